@@ -1,0 +1,13 @@
+"""What runs inside a Step attempt: from a task to a result.
+
+    runner      the stages of one attempt: resolve, decode, call, conclude (`run_sync`, `run_async`)
+    context     the Context that a handler sees
+    runtime     the snapshot and the staged writes behind it
+    results     a Wait or a StepDecision, checked and encoded
+    failures    whatever was raised, as data
+    reporter    what an attempt tells the outside while it runs
+    code        a Registry packed for workers, and loaded there
+
+It knows nothing of Ray, of journals or of the machine: a task comes in, one result goes out, and a `Reporter`
+takes the signs of life between.
+"""

@@ -1,0 +1,45 @@
+"""What a running attempt tells the outside, and what it asks of it.
+
+The cluster implements it over Ray, the in-process engine over its own queues. All methods are called on the
+thread of the handler (asynchronous handlers: on its event loop) and must neither block nor raise: a sign of
+life is one-way.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from dexray.protocol.attempts import Heartbeat
+
+
+class Reporter(Protocol):
+    def heartbeat(self, heartbeat: Heartbeat | None) -> None:
+        """A sign of life of the handler; None is an implicit one, which keeps the checkpoint."""
+
+    def stream(self, name: str, payload: bytes) -> None:
+        """One message of a Stream, by the Stream's name. Reserved: `Stream.write` refuses until Streams are there."""
+
+    def is_canceled(self) -> bool:
+        """True once the owner has asked this attempt to stop. Asked often: it should cost about a microsecond."""
+        ...
+
+    def now(self) -> float:
+        """Seconds since the epoch (UTC). The attempt's own deadline is judged by it."""
+        ...
+
+
+class SilentReporter:
+    """Reports to nobody and is never canceled: for one attempt run by hand."""
+
+    def heartbeat(self, heartbeat: Heartbeat | None) -> None:
+        pass
+
+    def stream(self, name: str, payload: bytes) -> None:
+        pass
+
+    def is_canceled(self) -> bool:
+        return False
+
+    def now(self) -> float:
+        return time.time()

@@ -1,0 +1,63 @@
+"""The commands, put together; and how the process ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+import typer
+
+from dexray.cli.problems import FAILED, INTERRUPTED
+
+app = typer.Typer(
+    name="dexray",
+    help="Durable Flows on Ray: run them, look at them, act on them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def run() -> NoReturn:
+    """Runs the command that the arguments name, and exits."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        if "--json" in sys.argv[1:]:
+            sys.exit(_run_for_programs())
+        app()
+    except KeyboardInterrupt:  # outside of any command: while it was being imported or parsed
+        sys.exit(INTERRUPTED)
+    sys.exit(0)
+
+
+def _run_for_programs() -> int:
+    """As `app()`, with the complaints about wrong arguments in JSON."""
+    try:
+        code: Any = app(standalone_mode=False)
+    except typer.Abort:
+        return FAILED
+    except Exception as error:
+        # The errors of the parser are of a class that typer keeps to itself; this is what it promises of them.
+        if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
+            raise
+        data = {"type": "UsageError", "message": error.format_message(), "exit_code": error.exit_code}
+        typer.echo(json.dumps({"error": data}, ensure_ascii=False), err=True)
+        code = error.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+from dexray.cli import about, demo, flows, start  # noqa: E402
+
+app.command("demo")(demo.demo)
+app.command("run")(start.run_flow)
+app.add_typer(flows.app, name="flow")
+app.command("config")(about.config)
+app.command("version")(about.version)

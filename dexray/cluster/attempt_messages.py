@@ -1,0 +1,140 @@
+"""What owners and worker processes say to each other about attempts.
+
+An owner (`RayAttempts` inside a FlowActor) hands attempts out in **lots**: one Ray task, or one call to an
+async worker, with one or more attempts. Each hand-out has a token, a number that is never used twice in one
+life of the owner. The same attempt may be handed out again after it was returned unstarted; its new token
+keeps a late word about the old hand-out from touching the new one. A life of an owner has a random number
+too, because a restarted actor keeps its handle and would hear what was meant for its former self.
+
+- `Lot` goes out, `LotResult` is the answer of a Ray task.
+- `Report` is one-way news on the way: heartbeats, and results that should not wait for the end of the lot. It
+  may repeat what was said before; the owner counts each token once.
+- `Question` says which attempts have begun and asks which are canceled. With `wait` it is a long poll, and
+  that is how cancellation reaches a running attempt. (`ray.cancel` of a task whose reply is just arriving
+  aborts the process that calls it, up to Ray 2.60 at least: "Tried to complete task that was not pending". An
+  owner of a thousand Flows is no place for that race.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from dexray.protocol.attempts import AttemptResult, AttemptTask, Heartbeat
+
+
+class Message(Struct, frozen=True, array_like=True):
+    pass
+
+
+class Handed(Message, frozen=True):
+    token: int
+    task: AttemptTask
+
+
+class Lot(Message, frozen=True):
+    life: int
+    handed: tuple[Handed, ...]
+    sent_at: float  # seconds since the epoch by the owner's clock
+    announce: bool = False  # these attempts are not known to be short: tell at once that they have begun
+
+
+class _HandedOut(Message, frozen=True):
+    """`Handed` as the owner writes it: the task is encoded already."""
+
+    token: int
+    task: Raw
+
+
+class _LotOut(Message, frozen=True):
+    life: int
+    handed: tuple[_HandedOut, ...]
+    sent_at: float
+    announce: bool
+
+
+class Finished(Message, frozen=True):
+    token: int
+    result: AttemptResult
+    seconds: float | None = None  # how long the handler ran, for those that ran
+    declined: bool = False  # this worker can't run attempts of this deployment at all
+
+
+class LotResult(Message, frozen=True):
+    finished: tuple[Finished, ...]
+
+
+class Beat(Message, frozen=True):
+    token: int
+    heartbeat: Heartbeat | None
+
+
+class Report(Message, frozen=True):
+    life: int
+    worker: str
+    finished: tuple[Finished, ...] = ()
+    beats: tuple[Beat, ...] = ()
+
+
+class Question(Message, frozen=True):
+    life: int
+    worker: str
+    node: str  # Ray's id of the node, in hex
+    begun: tuple[int, ...] = ()
+    about: tuple[int, ...] = ()  # which of these are canceled?
+    wait: float = 0.0  # seconds: answer when one is, or when none of them runs any more, or after this time
+
+
+class Answer(Message, frozen=True):
+    canceled: tuple[int, ...]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_lots = msgspec.msgpack.Decoder(Lot)
+_results = msgspec.msgpack.Decoder(LotResult)
+_reports = msgspec.msgpack.Decoder(Report)
+_questions = msgspec.msgpack.Decoder(Question)
+_answers = msgspec.msgpack.Decoder(Answer)
+_sorted_encoder = msgspec.msgpack.Encoder(order="sorted")
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def encode_task(task: AttemptTask) -> bytes:
+    return _encoder.encode(task)
+
+
+def encode_lot(life: int, tasks: Mapping[int, bytes], sent_at: float, announce: bool) -> bytes:
+    """A `Lot` of encoded tasks by token."""
+    handed = tuple(_HandedOut(token, Raw(task)) for token, task in tasks.items())
+    return _encoder.encode(_LotOut(life, handed, sent_at, announce))
+
+
+def resource_signature(resources: Mapping[str, Any]) -> bytes:
+    """Equal for equal resources, whatever their order."""
+    return _sorted_encoder.encode(resources) if resources else b""
+
+
+def decode_lot(data: bytes) -> Lot:
+    return _lots.decode(data)
+
+
+def decode_result(data: bytes) -> LotResult:
+    return _results.decode(data)
+
+
+def decode_report(data: bytes) -> Report:
+    return _reports.decode(data)
+
+
+def decode_question(data: bytes) -> Question:
+    return _questions.decode(data)
+
+
+def decode_answer(data: bytes) -> Answer:
+    return _answers.decode(data)

@@ -1,0 +1,399 @@
+"""How many attempts are handed out, and which of them share a Ray task. A policy without Ray, clocks or threads.
+
+A Ray task costs its owner about half a millisecond of CPU, whatever it does. A Step that queries a cache
+takes less than that. So attempts of Steps that are known to be short may share a task, a **pack**, when there
+are more of them than CPUs; an idle cluster gets one attempt a task and no delay. What is known of a Step type
+is a moving average of how long its handlers ran. An unknown type is treated as a long one: it goes alone.
+
+**Slots.** The engine reserves a slot, records the start, then runs the attempt. Slots bound what is handed
+out and has not begun, because such an attempt can't be taken back by another owner and shows as started:
+
+- unknown and long types: twice the CPUs (or GPUs, ... : whatever is scarce for their resources). One that
+  reports that it runs gives room for the next. Attempts that need no scarce resource at all have this as the
+  bound of all.
+- short types: as much as fills a pack on every lane;
+- asynchronous handlers: some hundreds a process.
+
+**Lanes.** Short attempts are sent to Ray only while fewer than two lots a CPU are on their way: one runs, one
+waits. The others wait here, where the next lot takes many of them at once (the same trick as a group commit)
+and where cancellation is free.
+
+**Buckets.** All this is counted for each set of resources by itself: a queue for a GPU must not stop the
+rest. A type's resources are known from its last attempt; before the first one it counts as one of the
+default.
+
+A type whose attempts are declined (the code does not load on a worker) is offered again only after a pause
+that doubles. A type that took its process down goes alone for a minute: a crash costs every attempt of its
+pack a retry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+ItemT = TypeVar("ItemT")
+Kind = tuple[str, str]
+"""A Flow type and a Step type."""
+
+DEFAULT = b""
+"""The signature of the resources of a Step that asks for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """All times in seconds."""
+
+    short: float = 0.02  # a type with a mean below is short
+    samples: int = 2  # handlers seen before a type is known
+    pack_time: float = 0.03  # expected work in a pack, at most
+    pack_limit: int = 64  # attempts in a pack, at most
+    pack_bytes: int = 256 * 1024  # encoded tasks in a pack, at most
+    worthwhile: float = 0.005  # work that a lot should hold before another lot is begun
+    lots_per_cpu: int = 2
+    async_limit: int = 500  # asynchronous attempts a process
+    async_processes: int = 1
+    quarantine: float = 60.0
+    decline_first: float = 1.0
+    decline_longest: float = 30.0
+
+
+class Durations:
+    """A moving average of how long the handlers of each type run, with outliers cut so that a single one is soon forgotten."""
+
+    _WEIGHT = 0.25
+    _LEAST = 0.0002  # what an attempt costs around its handler
+
+    def __init__(self, settings: DispatchSettings) -> None:
+        self._settings = settings
+        self._known: dict[Kind, tuple[float, int]] = {}
+
+    def observe(self, kind: Kind, seconds: float) -> None:
+        cut = min(max(seconds, self._LEAST), 10 * self._settings.short)
+        mean, count = self._known.get(kind, (cut, 0))
+        self._known[kind] = (mean + self._WEIGHT * (cut - mean), count + 1)
+
+    def expected(self, kind: Kind) -> float | None:
+        """The mean of a known type (cut at ten times `short`), or None."""
+        mean, count = self._known.get(kind, (0.0, 0))
+        return mean if count >= self._settings.samples else None
+
+
+class Slot:
+    """The place of one attempt in a bucket, from its reservation to its end."""
+
+    __slots__ = ("bucket", "cost", "freed", "kind", "running", "short")
+
+    def __init__(self, bucket: Bucket[Any], kind: Kind, short: bool, cost: float) -> None:
+        self.bucket = bucket
+        self.kind = kind
+        self.short = short
+        self.cost = cost  # expected seconds, of short ones
+        self.running = False
+        self.freed = False
+
+
+class Ready(Generic[ItemT]):
+    """A reserved attempt that waits to be sent. `dropped` ones are not sent."""
+
+    __slots__ = ("dropped", "group", "item", "size", "slot")
+
+    def __init__(self, item: ItemT, slot: Slot, group: str, size: int) -> None:
+        self.item = item
+        self.slot = slot
+        self.group = group  # attempts of different groups never share a lot
+        self.size = size  # bytes
+        self.dropped = False
+
+
+@dataclass(slots=True, eq=False)
+class Bundle(Generic[ItemT]):
+    """Attempts that go out as one lot."""
+
+    bucket: Bucket[ItemT]
+    group: str
+    items: tuple[ItemT, ...]
+    short: bool
+    in_lane: bool
+
+
+@dataclass(slots=True, eq=False)
+class Bucket(Generic[ItemT]):
+    """What is counted for one set of resources. `capacity` is how many attempts the cluster can run at once."""
+
+    signature: bytes
+    needs: dict[str, float]
+    is_async: bool = False
+    capacity: int = 1
+    ready: deque[Ready[ItemT]] = field(default_factory=deque)
+    shorts: int = 0
+    work: float = 0.0  # expected seconds of all short ones
+    longs: int = 0  # not known to run
+    running: int = 0  # long ones, and short ones that turned out long
+    lanes: int = 0
+
+    @property
+    def handed_out(self) -> int:
+        return self.shorts + self.longs + self.running
+
+
+class Dispatch(Generic[ItemT]):
+    """The policy of one owner. `now` is seconds on any clock that does not go back."""
+
+    def __init__(self, settings: DispatchSettings | None = None) -> None:
+        self.settings = settings or DispatchSettings()
+        self.durations = Durations(self.settings)
+        self._totals: dict[str, float] = {"CPU": 1.0}
+        self._async: Bucket[ItemT] = Bucket(b"async", {}, is_async=True)
+        self._buckets: dict[bytes, Bucket[ItemT]] = {}
+        self._bucket_of: dict[tuple[Kind, bool], Bucket[ItemT]] = {}
+        self._default = self._bucket(DEFAULT, {})
+        self._reserved: dict[tuple[Kind, bool], list[Slot]] = {}
+        self._alone_until: dict[Kind, float] = {}
+        self._declined: dict[Kind, tuple[float, float]] = {}  # not before, the pause after the next try
+        self._refused = False
+
+    # Slots ------------------------------------------------------------------------------------------------------------
+
+    def reserve(self, kind: Kind, is_async: bool, now: float) -> bool:
+        if self._is_declined(kind, now):
+            self._refused = True
+            return False
+        bucket = self._bucket_of.get((kind, is_async)) or (self._async if is_async else self._default)
+        cost = self._cost(kind, now)
+        if not self._has_room(bucket, cost):
+            self._refused = True
+            return False
+        slot = Slot(bucket, kind, short=cost is not None, cost=cost or 0.0)
+        self._count(slot, 1)
+        self._reserved.setdefault((kind, is_async), []).append(slot)
+        return True
+
+    def release(self, kind: Kind, is_async: bool) -> None:
+        """Gives back a reservation; one that was never made is no matter."""
+        slot = self._pop(kind, is_async)
+        if slot is not None:
+            self.free(slot)
+
+    def begun(self, slot: Slot) -> None:
+        """The attempt is known to run: it no longer counts as waiting."""
+        if not slot.running and not slot.freed:
+            self._count(slot, -1)
+            slot.running = True
+            self._count(slot, 1)
+
+    def free(self, slot: Slot) -> None:
+        if not slot.freed:
+            self._count(slot, -1)
+            slot.freed = True
+
+    def take_refused(self) -> bool:
+        """Whether a reservation was refused since the last call."""
+        refused, self._refused = self._refused, False
+        return refused
+
+    @property
+    def handed_out(self) -> int:
+        """All slots that are not free."""
+        return sum(bucket.handed_out for bucket in self._all_buckets())
+
+    # Sending ----------------------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        item: ItemT,
+        kind: Kind,
+        is_async: bool,
+        signature: bytes,
+        options: Mapping[str, Any],
+        group: str,
+        size: int,
+    ) -> Ready[ItemT]:
+        """Queues a reserved attempt, now that its resources are known (and learns them for the next of its kind)."""
+        in_process = is_async and signature == DEFAULT
+        bucket = self._async if in_process else self._bucket(signature, options, is_async)
+        self._bucket_of[(kind, is_async)] = bucket
+        slot = self._pop(kind, is_async)
+        if slot is None:  # run without a reservation: counted all the same
+            slot = Slot(bucket, kind, short=False, cost=0.0)
+            self._count(slot, 1)
+        elif slot.bucket is not bucket:
+            self._count(slot, -1)
+            slot.bucket = bucket
+            self._count(slot, 1)
+        ready = Ready(item, slot, group, size)
+        bucket.ready.append(ready)
+        return ready
+
+    def enqueue_again(self, ready: Ready[ItemT], now: float) -> None:
+        """Queues an attempt that was sent but did not begin, before all others, as what its type is now known to be."""
+        slot = ready.slot
+        self._count(slot, -1)
+        cost = self._cost(slot.kind, now)
+        slot.running, slot.short, slot.cost = False, cost is not None, cost or 0.0
+        self._count(slot, 1)
+        slot.bucket.ready.appendleft(ready)
+
+    def plan(self) -> Iterator[Bundle[ItemT]]:
+        """The lots to send now."""
+        for bucket in self._all_buckets():
+            if bucket.ready:
+                yield from self._plan_async(bucket) if bucket.is_async else self._plan_tasks(bucket)
+
+    def _plan_async(self, bucket: Bucket[ItemT]) -> Iterator[Bundle[ItemT]]:
+        waiting, bucket.ready = bucket.ready, deque()
+        groups: dict[str, list[ItemT]] = {}
+        for ready in waiting:
+            if not ready.dropped:
+                groups.setdefault(ready.group, []).append(ready.item)
+        for group, items in groups.items():
+            yield Bundle(bucket, group, tuple(items), short=False, in_lane=False)
+
+    def _plan_tasks(self, bucket: Bucket[ItemT]) -> Iterator[Bundle[ItemT]]:
+        shorts: deque[Ready[ItemT]] = deque()
+        for ready in bucket.ready:
+            if ready.dropped:
+                continue
+            if ready.slot.short:
+                shorts.append(ready)
+            else:
+                yield Bundle(bucket, ready.group, (ready.item,), short=False, in_lane=False)
+        bucket.ready = shorts
+        lanes = self._lanes(bucket)
+        while shorts and bucket.lanes < lanes:
+            bundle = self._pack(bucket, shorts, self._pack_size(bucket, len(shorts), lanes))
+            bucket.lanes += 1
+            yield bundle
+
+    def _pack_size(self, bucket: Bucket[ItemT], waiting: int, lanes: int) -> int:
+        idle = bucket.capacity - bucket.lanes
+        fair = 1 if waiting <= idle else math.ceil(waiting / (lanes - bucket.lanes))
+        worthwhile = math.ceil(self.settings.worthwhile / bucket.ready[0].slot.cost) if waiting > 4 else 1
+        return min(max(fair, worthwhile), self.settings.pack_limit)
+
+    def _pack(self, bucket: Bucket[ItemT], shorts: deque[Ready[ItemT]], size: int) -> Bundle[ItemT]:
+        first = shorts.popleft()
+        items, work, weight = [first.item], first.slot.cost, first.size
+        while shorts and len(items) < size:
+            following = shorts[0]
+            work += following.slot.cost
+            weight += following.size
+            if following.group != first.group or work > self.settings.pack_time or weight > self.settings.pack_bytes:
+                break
+            items.append(shorts.popleft().item)
+        return Bundle(bucket, first.group, tuple(items), short=True, in_lane=True)
+
+    def leave_lane(self, bundle: Bundle[ItemT]) -> None:
+        """The lot has ended, or lasts so long that others must not wait for it."""
+        if bundle.in_lane:
+            bundle.in_lane = False
+            bundle.bucket.lanes -= 1
+
+    # Learning ---------------------------------------------------------------------------------------------------------
+
+    def ran(self, kind: Kind, seconds: float) -> None:
+        """A handler of this type ran so long."""
+        self.durations.observe(kind, seconds)
+        self._declined.pop(kind, None)
+
+    def crashed(self, kind: Kind, now: float) -> None:
+        """An attempt of this type was in a process that died."""
+        self._alone_until[kind] = now + self.settings.quarantine
+
+    def declined(self, kind: Kind, now: float) -> float:
+        """A worker could not run an attempt of this type; the seconds until the next is tried."""
+        until, pause = self._declined.get(kind, (now, self.settings.decline_first))
+        if until <= now:
+            until = now + pause
+            self._declined[kind] = (until, min(2 * pause, self.settings.decline_longest))
+        return until - now
+
+    def set_resources(self, totals: Mapping[str, float]) -> None:
+        """What the whole cluster has, by Ray's names: CPU, GPU, memory, ..."""
+        self._totals = dict(totals)
+        for bucket in self._buckets.values():
+            bucket.capacity = self._capacity(bucket.needs)
+
+    # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _cost(self, kind: Kind, now: float) -> float | None:
+        """Expected seconds of a short type; None for the others."""
+        expected = self.durations.expected(kind)
+        if expected is None or expected >= self.settings.short:
+            return None
+        alone_until = self._alone_until.get(kind)
+        if alone_until is not None:
+            if now < alone_until:
+                return None
+            del self._alone_until[kind]
+        return expected
+
+    def _is_declined(self, kind: Kind, now: float) -> bool:
+        declined = self._declined.get(kind)
+        if declined is None:
+            return False
+        until, pause = declined
+        if now < until:
+            return True
+        self._declined[kind] = (now + pause, min(2 * pause, self.settings.decline_longest))  # this one is the try
+        return False
+
+    def _has_room(self, bucket: Bucket[ItemT], cost: float | None) -> bool:
+        if bucket.is_async:
+            return bucket.handed_out < self.settings.async_limit * self.settings.async_processes
+        if cost is not None:
+            lanes = self._lanes(bucket)
+            full = bucket.shorts >= lanes * self.settings.pack_limit or bucket.work >= lanes * self.settings.pack_time
+            return not full or bucket.shorts < lanes
+        unbounded = not bucket.needs
+        return bucket.longs + (bucket.running if unbounded else 0) < max(
+            2, self.settings.lots_per_cpu * bucket.capacity
+        )
+
+    def _lanes(self, bucket: Bucket[ItemT]) -> int:
+        return max(2, self.settings.lots_per_cpu * bucket.capacity)
+
+    def _count(self, slot: Slot, change: int) -> None:
+        bucket = slot.bucket
+        if slot.running:
+            bucket.running += change
+        elif slot.short:
+            bucket.shorts += change
+            bucket.work = bucket.work + change * slot.cost if bucket.shorts else 0.0
+        else:
+            bucket.longs += change
+
+    def _pop(self, kind: Kind, is_async: bool) -> Slot | None:
+        slots = self._reserved.get((kind, is_async))
+        return slots.pop() if slots else None
+
+    def _all_buckets(self) -> tuple[Bucket[ItemT], ...]:
+        return (self._async, *self._buckets.values())
+
+    def _bucket(self, signature: bytes, options: Mapping[str, Any], is_async: bool = False) -> Bucket[ItemT]:
+        key = signature + b"async" if is_async else signature
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            needs = needs_of(options, is_async)
+            bucket = self._buckets[key] = Bucket(key, needs, capacity=self._capacity(needs))
+        return bucket
+
+    def _capacity(self, needs: Mapping[str, float]) -> int:
+        """How many such attempts the cluster can run at once, at least 1: a queued one shows an autoscaler what is wanted."""
+        if not needs:
+            return max(1, int(self._totals.get("CPU", 1.0)))
+        return max(1, int(min(self._totals.get(name, 0.0) / amount for name, amount in needs.items())))
+
+
+def needs_of(options: Mapping[str, Any], is_async: bool = False) -> dict[str, float]:
+    """What one task with these options of Ray takes, by Ray's resource names. A synchronous one takes a CPU if nothing is said."""
+    needs: dict[str, Any] = {
+        "CPU": options.get("num_cpus", 0 if is_async else 1),
+        "GPU": options.get("num_gpus"),
+        "memory": options.get("memory"),
+        **(options.get("resources") or {}),
+    }
+    return {name: float(amount) for name, amount in needs.items() if isinstance(amount, int | float) and amount > 0}

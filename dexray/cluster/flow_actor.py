@@ -1,0 +1,188 @@
+"""A FlowActor: one FlowHost in a Ray actor.
+
+The actor is detached and named, and its name is its name as an owner in the database. When its process dies, Ray starts it again under the same
+name; it claims its runs, which fences the old process wherever that may still be, and resumes them. All it needs to know it was made with, or
+reads from the database: no other process has to tell it anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+
+import msgspec
+import ray
+from msgspec.structs import replace
+
+from dex.wire.service import ServiceError, ServiceFailure, decode_request, encode
+from dex.wire.specs import DeploymentSpec
+from dexray.attempts.ids import message_id
+from dexray.cluster.code_store import CodeStore
+from dexray.cluster.protocol import ActorLoad, Elsewhere, EngineConfig, Failed, Ok
+from dexray.cluster.protocol import encode as encode_reply
+from dexray.cluster.ray_attempts import RayAttempts
+from dexray.engine import FlowHost, HostSettings, LoopClock, NotMine
+from dexray.engine.clock import BlockingThread
+from dexray.journal import open_journal
+from dexray.journal.interface import Journal
+from dexray.protocol.attempts import AttemptKey, AttemptResult, Heartbeat
+
+logger = logging.getLogger("dexray.cluster.flow_actor")
+
+
+class Ids:
+    """Ids of this process: unique, and their text sorts by time."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self) -> str:
+        self._count += 1
+        return message_id(time.time(), self._count)
+
+
+class FlowActor:
+    """Every public method waits until the host is up. The engine's state is in the host; this class only carries calls to it."""
+
+    def __init__(self, config: EngineConfig, name: str) -> None:
+        self._config = config
+        self._name = name
+        self._host: FlowHost | None = None
+        self._attempts: RayAttempts | None = None
+        self._journal: Journal | None = None
+        self._blocking: BlockingThread | None = None
+        self._starting: asyncio.Task[None] | None = None
+        # After a restart nobody calls: the actor calls itself, and goes on with its Flows.
+        ray.get_runtime_context().current_actor.begin.remote()
+
+    # Life ---------------------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Starts the host; returns when it takes calls. The Flows of a former life are resumed in the background."""
+        if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        await asyncio.shield(self._starting)
+
+    async def _start(self) -> None:
+        journal, blocking = open_journal(self._config.database_url), BlockingThread("dexray-journal")
+        self._journal, self._blocking = journal, blocking
+        sink = _Sink()
+        self._attempts = RayAttempts(
+            sink=sink,
+            owner=ray.get_runtime_context().current_actor,
+            code=CodeStore(self._read_code),
+            loop=asyncio.get_running_loop(),
+        )
+        host = FlowHost(
+            owner=self._name,
+            journal=journal,
+            attempts=self._attempts,
+            clock=LoopClock(),
+            blocking=blocking,
+            new_id=Ids(),
+            settings=HostSettings(idle_flows=self._config.idle_flows, active_flows=self._config.flows_per_actor),
+        )
+        sink.host = host
+        newest = await host.read(journal.newest_deployments)
+        for deployment_id in set(newest.values()):
+            stored = await host.read(lambda deployment_id=deployment_id: journal.get_deployment(deployment_id))
+            if stored is not None:
+                spec = msgspec.msgpack.decode(stored.spec, type=DeploymentSpec)
+                mine = {name: flow for name, flow in spec.flows.items() if newest.get(name) == deployment_id}
+                host.deploy(replace(spec, flows=mine))
+        self._host = host
+        host.start()
+
+    async def _read_code(self, deployment_id: str) -> bytes:
+        host, journal = await self._up(), self._journal
+        assert journal is not None
+        stored = await host.read(lambda: journal.get_deployment(deployment_id))
+        if stored is None:
+            raise LookupError(f"deployment {deployment_id} is not in the database")
+        return stored.code
+
+    async def _up(self) -> FlowHost:
+        if self._host is None:
+            await self.begin()
+        assert self._host is not None
+        return self._host
+
+    async def shutdown(self) -> None:
+        """Ends in order: what was decided is written."""
+        if self._host is not None:
+            await self._host.stop()
+
+    # Clients ------------------------------------------------------------------------------------------------------------
+
+    async def call(self, data: bytes) -> bytes:
+        """One request of `dex.wire.service`, answered with a `Reply`."""
+        try:
+            host = await self._up()
+            return encode_reply(Ok(encode(await host.call(decode_request(data)))))
+        except ServiceError as error:
+            return encode_reply(Failed(error.failure))
+        except NotMine as elsewhere:
+            return encode_reply(Elsewhere(elsewhere.owner))
+        except msgspec.MsgspecError as error:
+            return _failed("UNIMPLEMENTED", f"this engine does not know the request: {error}")
+        except Exception as error:
+            logger.exception("a request failed inside the engine")
+            return _failed("INTERNAL", f"{type(error).__name__}: {error}")
+
+    # The Directory --------------------------------------------------------------------------------------------------------
+
+    async def deploy(self, spec: bytes) -> None:
+        (await self._up()).deploy(msgspec.msgpack.decode(spec, type=DeploymentSpec))
+
+    async def check_code(self, deployment_id: str) -> str:
+        await self._up()
+        assert self._attempts is not None
+        return await self._attempts.check_code(deployment_id) or ""
+
+    async def resume(self, flow_ids: list[str]) -> None:
+        """Flows that were given to this owner just now."""
+        host = await self._up()
+        await host.resume(flow_ids)
+
+    async def load(self) -> bytes:
+        report = (await self._up()).load_report()
+        return encode_reply(
+            ActorLoad(
+                self._name, report.active, report.lasting, report.queued, report.in_memory, report.attempts, os.getpid()
+            )
+        )
+
+    # Workers ----------------------------------------------------------------------------------------------------------------
+
+    async def report(self, data: bytes) -> None:
+        if self._attempts is not None:
+            self._attempts.on_report(data)
+
+    async def canceled(self, data: bytes) -> bytes:
+        await self._up()
+        assert self._attempts is not None
+        return await self._attempts.canceled_keys(data)
+
+
+class _Sink:
+    """Stands in for the host until it is made: host and attempts need each other."""
+
+    host: FlowHost
+
+    def attempt_running(self, key: AttemptKey) -> None:
+        self.host.attempt_running(key)
+
+    def attempt_heartbeat(self, key: AttemptKey, heartbeat: Heartbeat | None) -> None:
+        self.host.attempt_heartbeat(key, heartbeat)
+
+    def attempt_finished(self, key: AttemptKey, result: AttemptResult) -> None:
+        self.host.attempt_finished(key, result)
+
+    def slots_changed(self) -> None:
+        self.host.slots_changed()
+
+
+def _failed(code: str, detail: str) -> bytes:
+    return encode_reply(Failed(ServiceFailure(code=code, detail=detail)))

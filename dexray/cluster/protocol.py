@@ -1,0 +1,85 @@
+"""What clients, the Directory and FlowActors say to each other over Ray: bytes in, bytes out.
+
+Errors travel as data, so that nothing depends on how Ray pickles an exception.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dex.wire.service import ServiceFailure
+
+DIRECTORY = "dexray-directory"
+
+
+def flow_actor_name(index: int) -> str:
+    """The name of a FlowActor: its Ray name, and its name as an owner in the database."""
+    return f"flow-actor-{index}"
+
+
+class EngineConfig(Struct, frozen=True, kw_only=True):
+    """What a Directory and its FlowActors are made with. It travels to workers that the raylet starts, also after a restart."""
+
+    database_url: str
+    namespace: str
+    flow_actors: int
+    max_flow_actors: int
+    flows_per_actor: int
+    lease_seconds: float
+    idle_flows: int
+    cluster_id: str
+
+
+class Ok(Struct, frozen=True, tag="ok", array_like=True):
+    answer: bytes
+
+
+class Failed(Struct, frozen=True, tag="failed", array_like=True):
+    failure: ServiceFailure
+
+
+class Elsewhere(Struct, frozen=True, tag="elsewhere", array_like=True):
+    """Another owner has the Flow."""
+
+    owner: str
+
+
+Reply = Ok | Failed | Elsewhere
+
+
+class ActorLoad(Struct, frozen=True, array_like=True):
+    name: str
+    active: int = 0
+    lasting: int = 0
+    queued: int = 0
+    in_memory: int = 0
+    attempts: int = 0
+    pid: int = 0
+
+
+class ClusterView(Struct, frozen=True, array_like=True):
+    """What a client has to know to find its way. The loads are some seconds old."""
+
+    actors: tuple[ActorLoad, ...]
+    flows_per_actor: int = 0
+    database: str = ""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_reply: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_view: msgspec.msgpack.Decoder[ClusterView] = msgspec.msgpack.Decoder(ClusterView)
+
+
+def encode(message: Any) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_reply(data: bytes) -> Reply:
+    return _reply.decode(data)
+
+
+def decode_view(data: bytes) -> ClusterView:
+    return _view.decode(data)

@@ -1,0 +1,521 @@
+"""Attempts on Ray: the AttemptPort of a FlowActor.
+
+    run -> dispatch (which attempts, in which lots) -> a Ray task or an async worker -> LotResult or Report ->
+    the sink
+
+Everything here happens in the event loop of the owner; callbacks of Ray's threads only put what they got into
+an inbox. Nothing is ever awaited for an attempt: a callback costs less CPU than a future or a coroutine, and
+CPU of the owner is what limits attempts a second.
+
+What is promised to the engine:
+
+- Every attempt that was run ends, once: with its result, with a failure when its process or node is gone, or
+  silently when it was canceled before it began. The time limits are the engine's; it cancels what is overdue.
+- A slot comes back at that end, or a grace time after `cancel`, whatever the handler does.
+- An attempt whose lot took too long is sent again from here, without a word to the engine: it did not run.
+- An attempt that no worker can run (its code does not load, Ray refuses its resources) goes back with the
+  reason, and its kind gets no slots for a while.
+
+The owner actor forwards two methods: `async def report(data)` to `on_report` and `async def canceled(data)`
+to `canceled_keys`. The second is a long poll, one for each attempt that runs longer than a moment, so the
+actor's `max_concurrency` must be far above the number of attempts it can have running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import ray
+
+from dexray.cluster.async_pool import AsyncPool, PoolWorker
+from dexray.cluster.attempt_messages import (
+    Answer,
+    Finished,
+    decode_question,
+    decode_report,
+    decode_result,
+    encode,
+    encode_lot,
+    encode_task,
+    resource_signature,
+)
+from dexray.cluster.code_store import CodeStore
+from dexray.cluster.dispatch import Bundle, Dispatch, DispatchSettings
+from dexray.cluster.handouts import Handout, SentLot, lost_with
+from dexray.cluster.ray_errors import Meaning, RayFailure, failure_of
+from dexray.cluster.worker_task import check_code, run_lot
+from dexray.protocol.attempts import (
+    WORKER_CRASHED,
+    AttemptFailed,
+    AttemptKey,
+    AttemptResult,
+    AttemptReturned,
+    AttemptTask,
+)
+from dexray.protocol.ports import AttemptPort, AttemptSink
+
+logger = logging.getLogger("dexray.cluster.attempts")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSettings:
+    """All times in seconds."""
+
+    dispatch: DispatchSettings = field(default_factory=DispatchSettings)
+    cancel_grace: float = 10.0  # after it the slot of a canceled attempt is free, even if the handler goes on
+    refresh: float = 5.0  # how often the cluster is asked for its CPUs and nodes
+    lost_node_grace: float = 10.0  # after a node's death, for Ray to say itself what was lost
+    check_code: float = 60.0  # how long a check of code may take
+
+
+class RayAttempts(AttemptPort):
+    """Call `await start()` once; before it, attempts are dispatched as if the cluster had one CPU."""
+
+    def __init__(
+        self,
+        *,
+        sink: AttemptSink,
+        owner: Any,
+        code: CodeStore,
+        loop: asyncio.AbstractEventLoop,
+        settings: AttemptSettings | None = None,
+    ) -> None:
+        self._sink = sink
+        self._owner = owner
+        self._code = code
+        self._loop = loop
+        self._settings = settings or AttemptSettings()
+        self._life = random.SystemRandom().getrandbits(62)
+        self._dispatch: Dispatch[Handout] = Dispatch(self._settings.dispatch)
+        self._handouts: dict[int, Handout] = {}
+        self._by_key: dict[AttemptKey, Handout] = {}
+        self._lots: dict[int, SentLot] = {}
+        self._numbers = 0
+        self._pool = AsyncPool(self._settings.dispatch.async_processes, self._when_ready, self._worker_lost)
+        self._remotes: dict[bytes, Any] = {}
+        self._inbox: deque[tuple[Callable[[object], None], object]] = deque()
+        self._is_draining = False
+        self._is_flushing = False
+        self._is_notifying = False
+        self._polls: dict[int, set[asyncio.Future[None]]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._nodes: set[str] = set()
+        self._newest_heard: dict[bytes, int] = {}  # the latest lot that is known to have begun, by resource signature
+
+    async def start(self) -> None:
+        """Asks the cluster for its CPUs, and again every few seconds from now on."""
+        await self._refresh()
+        self._spawn(self._keep_refreshing())
+
+    async def close(self) -> None:
+        """Ends the async workers and the background work. Attempts that run are left to themselves."""
+        for task in list(self._background):
+            task.cancel()
+        self._pool.close()
+
+    def prestart_async(self) -> None:
+        """Starts the processes for asynchronous handlers now, not at the first attempt."""
+        self._pool.prestart()
+
+    @property
+    def handed_out(self) -> int:
+        """Slots that are taken."""
+        return self._dispatch.handed_out
+
+    # AttemptPort ------------------------------------------------------------------------------------------------------
+
+    def reserve(self, flow_type: str, step_type: str, is_async: bool) -> bool:
+        return self._dispatch.reserve((flow_type, step_type), is_async, self._loop.time())
+
+    def release(self, flow_type: str, step_type: str, is_async: bool) -> None:
+        self._dispatch.release((flow_type, step_type), is_async)
+        self._slot_is_free()
+
+    def run(self, task: AttemptTask) -> None:
+        self._numbers += 1
+        handout = Handout(
+            token=self._numbers,
+            key=task.key,
+            kind=(task.flow_type, task.step_type),
+            is_async=task.is_async,
+            deployment_id=task.deployment_id,
+            signature=resource_signature(task.resources),
+            options=task.resources,
+            task=encode_task(task),
+        )
+        self._handouts[handout.token] = self._by_key[task.key] = handout
+        if self._code.parcel(task.deployment_id, self._life) is not None:
+            self._enqueue(handout)
+        else:
+            self._spawn(self._fetch_code(handout))
+
+    def cancel(self, key: AttemptKey) -> None:
+        handout = self._by_key.get(key)
+        if handout is None or handout.canceled:
+            return
+        handout.canceled = True
+        lot = handout.lot
+        if lot is None:
+            if handout.ready is not None:
+                handout.ready.dropped = True
+                self._end(handout)
+            return
+        if lot.worker is not None:
+            self._pool.cancel(lot, self._life, handout.token)
+        elif lot.is_announced and not lot.heard_of:
+            ray.cancel(lot.reference, force=False, recursive=False)  # it can't be about to end: see lot_run
+        self._answer_polls(handout.token)
+        self._loop.call_later(self._settings.cancel_grace, self._abandon, handout)
+
+    # What workers say -------------------------------------------------------------------------------------------------
+
+    def on_report(self, data: bytes) -> None:
+        """News of running attempts."""
+        report = decode_report(data)
+        if report.life != self._life:
+            return
+        for beat in report.beats:
+            handout = self._handouts.get(beat.token)
+            if handout is not None and not handout.canceled:
+                self._has_begun(handout)
+                self._sink.attempt_heartbeat(handout.key, beat.heartbeat)
+        for finished in report.finished:
+            self._finished(finished)
+
+    async def canceled_keys(self, data: bytes) -> bytes:
+        """Which attempts of a question are canceled; those that are no longer known are, too."""
+        question = decode_question(data)
+        if question.life != self._life:
+            return encode(Answer(question.about))
+        for token in question.begun:
+            handout = self._handouts.get(token)
+            if handout is not None and handout.lot is not None:
+                handout.lot.node = question.node
+                self._has_begun(handout)
+        canceled = self._canceled_of(question.about)
+        if question.wait > 0 and not canceled:
+            await self._wait_for_news(question.about, question.wait)
+            canceled = self._canceled_of(question.about)
+        return encode(Answer(canceled))
+
+    async def check_code(self, deployment_id: str) -> str | None:
+        """Loads the code of a deployment on a worker: None when that works, or why it does not."""
+        try:
+            parcel = await self._code.fetch(deployment_id, self._life, self._owner)
+        except LookupError as error:
+            return f"deployment {deployment_id} has no code: {error}"
+        task = ray.remote(check_code).options(num_cpus=0, max_retries=1)
+        reference = task.remote(parcel, deployment_id, self._life)
+        try:
+            reason: str = await asyncio.wait_for(asyncio.shield(reference.as_future()), self._settings.check_code)
+        except TimeoutError:
+            return f"no worker could load deployment {deployment_id} within {self._settings.check_code:g} s"
+        except ray.exceptions.RayError as error:
+            return f"a worker failed to load deployment {deployment_id}: {failure_of(error).detail}"
+        return reason or None
+
+    # Sending ----------------------------------------------------------------------------------------------------------
+
+    async def _fetch_code(self, handout: Handout) -> None:
+        try:
+            await self._code.fetch(handout.deployment_id, self._life, self._owner)
+        except Exception as error:
+            logger.warning("the code of deployment %s can't be read: %s", handout.deployment_id, error)
+            reason = f"the code of deployment {handout.deployment_id} can't be read: {error}"
+            self._finished(Finished(handout.token, AttemptReturned(reason=reason), declined=True))
+            return
+        if handout.canceled:
+            self._end(handout)
+        else:
+            self._enqueue(handout)
+
+    def _enqueue(self, handout: Handout) -> None:
+        handout.ready = self._dispatch.enqueue(
+            handout,
+            handout.kind,
+            handout.is_async,
+            handout.signature,
+            handout.options,
+            group=handout.deployment_id,
+            size=len(handout.task),
+        )
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        for bundle in self._dispatch.plan():
+            self._send(bundle)
+
+    def _send(self, bundle: Bundle[Handout]) -> None:
+        self._numbers += 1
+        lot = SentLot(self._numbers, bundle, self._loop.time(), open={handout.token for handout in bundle.items})
+        self._lots[lot.number] = lot
+        for handout in bundle.items:
+            handout.lot = lot
+        try:
+            parcel = self._code.parcel(bundle.group, self._life)
+            if parcel is None:
+                raise LookupError(f"the code of deployment {bundle.group} was dropped")
+            tasks = {handout.token: handout.task for handout in bundle.items}
+            data = encode_lot(self._life, tasks, time.time(), announce=not bundle.short and not bundle.bucket.is_async)
+            if bundle.bucket.is_async:
+                reference = self._pool.send(lot, parcel, data)
+            else:
+                reference = self._remote(bundle.items[0]).remote(parcel, data)
+        except Exception as error:
+            logger.warning("Ray refuses attempts of %s: %s", bundle.items[0].kind, error)
+            self._not_run(lot, f"Ray refuses the attempt: {error}")
+            return
+        lot.reference = reference
+        self._when_ready(reference, partial(self._lot_answered, lot))
+
+    def _remote(self, handout: Handout) -> Any:
+        key = handout.signature + b"async" if handout.is_async else handout.signature
+        remote = self._remotes.get(key)
+        if remote is None:
+            options: Mapping[str, Any] = {"num_cpus": 0 if handout.is_async else 1, **handout.options}
+            remote = self._remotes[key] = ray.remote(run_lot).options(
+                **{**options, "max_retries": 0, "name": "dexray.attempts"}
+            )
+        return remote
+
+    def _when_ready(self, reference: Any, done: Callable[[object], None]) -> None:
+        reference._on_completed(partial(self._post, done))
+
+    def _post(self, done: Callable[[object], None], value: object) -> None:
+        """Called by threads of Ray. One wake-up of the loop serves all that has come in by then."""
+        self._inbox.append((done, value))
+        if not self._is_draining:
+            self._is_draining = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: so is this owner
+                self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._is_draining = False
+        while self._inbox:
+            done, value = self._inbox.popleft()
+            try:
+                done(value)
+            except Exception:
+                logger.exception("an answer of Ray could not be handled")
+
+    # Ends -------------------------------------------------------------------------------------------------------------
+
+    def _lot_answered(self, lot: SentLot, value: object) -> None:
+        self._heard_of(lot)
+        if isinstance(value, bytes):
+            for finished in decode_result(value).finished:
+                self._finished(finished)
+            if lot.worker is None:
+                self._lot_failed(lot, RayFailure(Meaning.CRASHED, "dexray.NoResult", "the worker sent no result"))
+            else:
+                lot.worker.is_up = True
+        elif lot.worker is not None and failure_of(value).broke_process:
+            self._worker_lost(lot.worker, value)
+        else:
+            self._lot_failed(lot, failure_of(value))
+
+    def _lot_failed(self, lot: SentLot, failure: RayFailure) -> None:
+        """Ends what is still open in a lot."""
+        if failure.meaning is Meaning.NOT_RUN:
+            self._not_run(lot, f"{failure.error_type}: {failure.detail}")
+            return
+        for handout in self._open_of(lot):
+            if failure.meaning is Meaning.CANCELED and handout.canceled:
+                self._end(handout)
+                continue
+            others = len(lot.bundle.items) - 1
+            shared = f" ({others} other attempts shared the process)" if others and not handout.begun else ""
+            if failure.broke_process:
+                self._dispatch.crashed(handout.kind, self._loop.time())
+            crash = AttemptFailed(
+                error_type=failure.error_type,
+                detail=failure.detail + shared,
+                trace=failure.trace,
+                kind=WORKER_CRASHED,
+            )
+            self._finished(Finished(handout.token, crash))
+        self._close_lot(lot)
+
+    def _not_run(self, lot: SentLot, reason: str) -> None:
+        for handout in self._open_of(lot):
+            self._finished(Finished(handout.token, AttemptReturned(reason=reason), declined=True))
+        self._close_lot(lot)
+
+    def _worker_lost(self, worker: PoolWorker, error: object) -> None:
+        self._pool.drop(worker)
+        failure = failure_of(error)
+        for lot in list(worker.lots):
+            if worker.is_up or lot.heard_of:
+                self._lot_failed(lot, failure)
+            else:
+                self._not_run(lot, f"the async worker process could not start: {failure.detail}")
+
+    def _finished(self, finished: Finished) -> None:
+        handout = self._handouts.get(finished.token)
+        if handout is None:
+            return
+        result: AttemptResult = finished.result
+        if finished.seconds is not None:
+            self._dispatch.ran(handout.kind, finished.seconds)
+        if isinstance(result, AttemptReturned) and not finished.declined:
+            self._given_back(handout)
+            return
+        if finished.declined:
+            pause = self._dispatch.declined(handout.kind, self._loop.time())
+            self._loop.call_later(pause, self._slot_is_free)
+        self._end(handout)
+        self._sink.attempt_finished(handout.key, result)
+
+    def _given_back(self, handout: Handout) -> None:
+        """Its worker did not begin it. It goes out again under a new token, or ends here when it was canceled."""
+        lot, ready = handout.lot, handout.ready
+        if handout.canceled or lot is None or ready is None:
+            self._end(handout)
+            return
+        self._leave(handout)
+        del self._handouts[handout.token]
+        self._numbers += 1
+        handout.token = self._numbers
+        handout.begun = False
+        self._handouts[handout.token] = handout
+        self._dispatch.enqueue_again(ready, self._loop.time())
+        self._flush_soon()
+
+    def _end(self, handout: Handout) -> None:
+        """The attempt is over for its owner: its slot is free."""
+        self._handouts.pop(handout.token, None)
+        if self._by_key.get(handout.key) is handout:
+            del self._by_key[handout.key]
+        if handout.ready is None:
+            self._dispatch.release(handout.kind, handout.is_async)
+        else:
+            self._dispatch.free(handout.ready.slot)
+        self._answer_polls(handout.token)
+        self._leave(handout)
+        self._slot_is_free()
+
+    def _leave(self, handout: Handout) -> None:
+        lot, handout.lot = handout.lot, None
+        if lot is not None:
+            lot.open.discard(handout.token)
+            if not lot.open:
+                self._close_lot(lot)
+
+    def _close_lot(self, lot: SentLot) -> None:
+        if lot.ended:
+            return
+        lot.ended = True
+        if lot.worker is not None:
+            lot.worker.lots.discard(lot)
+        self._lots.pop(lot.number, None)
+        self._dispatch.leave_lane(lot.bundle)
+        self._flush_soon()
+
+    def _abandon(self, handout: Handout) -> None:
+        if self._handouts.get(handout.token) is handout:
+            logger.warning("a canceled attempt did not end in %g s: %s", self._settings.cancel_grace, handout.key)
+            self._end(handout)
+
+    def _open_of(self, lot: SentLot) -> list[Handout]:
+        return [self._handouts[token] for token in sorted(lot.open) if token in self._handouts]
+
+    def _slot_is_free(self) -> None:
+        if not self._is_notifying:
+            self._is_notifying = True
+            self._loop.call_soon(self._notify)
+
+    def _notify(self) -> None:
+        self._is_notifying = False
+        if self._dispatch.take_refused():
+            self._sink.slots_changed()
+
+    # Running attempts and cancellation --------------------------------------------------------------------------------
+
+    def _has_begun(self, handout: Handout) -> None:
+        lot = handout.lot
+        if handout.begun or lot is None:
+            return
+        handout.begun = lot.heard_of = True
+        self._heard_of(lot)
+        if handout.ready is not None:
+            self._dispatch.begun(handout.ready.slot)
+        self._dispatch.leave_lane(lot.bundle)
+        if not handout.canceled:
+            self._sink.attempt_running(handout.key)
+        self._slot_is_free()
+        self._flush_soon()
+
+    def _heard_of(self, lot: SentLot) -> None:
+        signature = lot.bundle.bucket.signature
+        self._newest_heard[signature] = max(lot.number, self._newest_heard.get(signature, 0))
+
+    def _canceled_of(self, tokens: Iterable[int]) -> tuple[int, ...]:
+        return tuple(token for token in tokens if token not in self._handouts or self._handouts[token].canceled)
+
+    async def _wait_for_news(self, tokens: tuple[int, ...], seconds: float) -> None:
+        """Until one of these attempts is canceled or has ended."""
+        news: asyncio.Future[None] = self._loop.create_future()
+        for token in tokens:
+            self._polls.setdefault(token, set()).add(news)
+        try:
+            await asyncio.wait((news,), timeout=seconds)
+        finally:
+            for token in tokens:
+                waiting = self._polls.get(token, set())
+                waiting.discard(news)
+                if not waiting:
+                    self._polls.pop(token, None)
+
+    def _answer_polls(self, token: int) -> None:
+        for news in self._polls.get(token, ()):
+            if not news.done():
+                news.set_result(None)
+
+    # The cluster ------------------------------------------------------------------------------------------------------
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.refresh)
+            try:
+                await self._refresh()
+            except Exception as error:
+                logger.warning("the cluster could not be asked for its resources: %s", error)
+
+    async def _refresh(self) -> None:
+        totals, nodes = await asyncio.to_thread(_look_at_cluster)
+        self._dispatch.set_resources(totals)
+        for node in self._nodes - nodes:
+            self._loop.call_later(self._settings.lost_node_grace, self._node_lost, node, self._loop.time())
+        self._nodes = nodes
+        self._slot_is_free()
+        self._flush_soon()
+
+    def _node_lost(self, node: str, died_at: float) -> None:
+        for lot in lost_with(list(self._lots.values()), node, died_at, self._newest_heard):
+            logger.warning("nothing was heard of %d attempts on the lost node %s", len(lot.open), node)
+            detail = f"the node {node} died, and nothing was heard of the attempt since"
+            self._lot_failed(lot, RayFailure(Meaning.CRASHED, "dexray.NodeLost", detail))
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _look_at_cluster() -> tuple[dict[str, float], set[str]]:
+    return ray.cluster_resources(), {node["NodeID"] for node in ray.nodes() if node["Alive"]}

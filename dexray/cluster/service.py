@@ -1,0 +1,131 @@
+"""The FlowService of a cluster: finds the FlowActor that owns a Flow and puts the request to it.
+
+A client keeps a `ClusterView` and remembers where its Flows were. For a Flow that it does not know it tries the FlowActor with the least to do: right for a
+new Flow, and a FlowActor that is wrong says who is right, because the owner is in the database. When an actor is away the outcome is unknown: the
+call fails as UNAVAILABLE, and the Client repeats it with the same request id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from dex.wire.service import AnswerT, Request, ServiceError, StartFlow, decode_answer, encode
+from dexray.cluster.protocol import ActorLoad, ClusterView, Elsewhere, Failed, Ok, decode_reply, decode_view
+
+REMEMBERED = 50_000  # Flows whose owner a client remembers
+VIEW_AGE = 1.0  # seconds after which a view is asked for again
+
+
+class ClusterService:
+    def __init__(self, directory: Any, namespace: str, view: ClusterView) -> None:
+        self._directory = directory
+        self._namespace = namespace
+        self._view = view
+        self._view_at = time.monotonic()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._handles: dict[str, Any] = {}
+        self._owners: OrderedDict[str, str] = OrderedDict()
+        self._started: dict[str, int] = {}  # starts since the last view, by FlowActor
+
+    @property
+    def view(self) -> ClusterView:
+        return self._view
+
+    async def call(self, request: Request[AnswerT]) -> AnswerT:
+        data = encode(request)
+        owner = self._owners.get(request.flow_id) or await self._choose(request)
+        for _ in range(5):
+            reply = await self._ask(owner, data)
+            match reply:
+                case Ok():
+                    self._remember(request.flow_id, owner)
+                    return decode_answer(request, reply.answer)
+                case Failed():
+                    failure = reply.failure
+                    raise ServiceError(failure.code, failure.detail, failure.sub_status)
+                case Elsewhere():
+                    owner = reply.owner
+                    if all(load.name != owner for load in self._view.actors):
+                        await self._refresh()
+        raise ServiceError("UNAVAILABLE", f"Flow {request.flow_id!r} is changing its owner; repeat")
+
+    async def close(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+
+    async def _choose(self, request: Request[Any]) -> str:
+        """Spread first: the FlowActor with the fewest active Flows, by the view and by what was started since."""
+        if not isinstance(request, StartFlow):
+            return self._view.actors[0].name
+        if time.monotonic() - self._view_at > VIEW_AGE and len(self._view.actors) > 1 and self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_quietly())
+        least = min(self._view.actors, key=self._busy)
+        if self._view.flows_per_actor and self._busy(least) >= self._view.flows_per_actor:
+            await self._update(self._directory.place.remote())
+            least = min(self._view.actors, key=self._busy)
+        self._started[least.name] = self._started.get(least.name, 0) + 1
+        return least.name
+
+    def _busy(self, load: ActorLoad) -> int:
+        return load.active + self._started.get(load.name, 0)
+
+    async def _refresh_quietly(self) -> None:
+        try:
+            await self._refresh()
+        except ServiceError:
+            pass  # the next call will find out
+        finally:
+            self._refreshing = None
+
+    async def _refresh(self) -> None:
+        await self._update(self._directory.view.remote())
+
+    async def _update(self, reference: Any) -> None:
+        try:
+            reply = decode_reply(await asyncio.wait_for(_awaitable(reference), 10.0))
+        except (RayError, TimeoutError) as error:
+            raise ServiceError("UNAVAILABLE", f"the Directory does not answer: {_one_line(error)}") from error
+        if isinstance(reply, Ok):
+            self._view = decode_view(reply.answer)
+            self._view_at = time.monotonic()
+            self._started.clear()
+
+    async def _ask(self, owner: str, data: bytes) -> Ok | Failed | Elsewhere:
+        try:
+            handle = self._handles.get(owner)
+            if handle is None:
+                handle = self._handles[owner] = await asyncio.to_thread(
+                    ray.get_actor, owner, namespace=self._namespace
+                )
+            return decode_reply(await handle.call.remote(data))
+        except ValueError as error:
+            self._handles.pop(owner, None)
+            raise ServiceError("UNAVAILABLE", f"FlowActor {owner} is not there (yet): {_one_line(error)}") from error
+        except RayActorError as error:
+            raise ServiceError("UNAVAILABLE", f"FlowActor {owner} is away: {_one_line(error)}") from error
+        except RayError as error:
+            raise ServiceError("UNAVAILABLE", f"Ray: {_one_line(error)}") from error
+        except msgspec.MsgspecError as error:
+            raise ServiceError("INTERNAL", f"FlowActor {owner} gave an answer that can't be read: {error}") from error
+
+    def _remember(self, flow_id: str, owner: str) -> None:
+        if flow_id:
+            self._owners[flow_id] = owner
+            if len(self._owners) > REMEMBERED:
+                self._owners.popitem(last=False)
+
+
+async def _awaitable(reference: Any) -> Any:
+    return await reference
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]

@@ -1,0 +1,224 @@
+"""The Ray task that runs a lot of attempts, as it looks from inside its worker process.
+
+Bytes come in and bytes go out, and no exception leaves: not of a handler (the runner makes them data), not of
+ours. Ray turns a SystemExit into a dead worker, a KeyboardInterrupt into a cancellation, and can't pickle
+some exceptions at all.
+
+SIGINT is ignored while handlers run, because `ray.cancel` sends one: being canceled is nothing a handler
+should find out by a KeyboardInterrupt in the middle of a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import ray
+from dex.registry import Registry
+
+from dexray.attempts.runner import run_async, run_sync
+from dexray.cluster.attempt_messages import (
+    Answer,
+    Finished,
+    Lot,
+    LotResult,
+    Question,
+    Report,
+    decode_answer,
+    decode_lot,
+    encode,
+)
+from dexray.cluster.code_store import CodeCache, why_not_loadable
+from dexray.cluster.lot_run import Asked, LotRun, Watchdog
+from dexray.protocol.attempts import (
+    WORKER_CRASHED,
+    AttemptFailed,
+    AttemptResult,
+    AttemptReturned,
+    AttemptTask,
+    Heartbeat,
+)
+
+logger = logging.getLogger("dexray.cluster.worker")
+
+_TRACE_LIMIT = 4096
+
+
+def run_lot(parcel: list[Any], data: bytes) -> bytes:
+    """The function behind all attempts of synchronous handlers, and of asynchronous ones that ask for resources."""
+    with _sigint_ignored():
+        return encode(_process.run(parcel, decode_lot(data)))
+
+
+def check_code(parcel: list[Any], deployment_id: str, life: int) -> str:
+    """Loads the code of a deployment here; "" or the reason why that is not possible."""
+    try:
+        _process.code.get(parcel, deployment_id, life)
+    except Exception as error:
+        return why_not_loadable(error, deployment_id)
+    return ""
+
+
+class WorkerProcess:
+    """What a worker process keeps from one lot to the next."""
+
+    def __init__(self) -> None:
+        self.code = CodeCache()
+        self._watchdog = Watchdog(broken=_log_broken)
+        self._place: tuple[str, str] | None = None
+
+    def run(self, parcel: list[Any], lot: Lot) -> LotResult:
+        first = lot.handed[0].task
+        try:
+            known = self.code.known(first.deployment_id, lot.life)
+            registry, owner = known or self.code.get(parcel, first.deployment_id, lot.life)
+        except Exception as error:
+            returned = AttemptReturned(reason=why_not_loadable(error, first.deployment_id))
+            return LotResult(tuple(Finished(handed.token, returned, declined=True) for handed in lot.handed))
+        worker, node = self.place()
+        run = LotRun(lot, RayLink(owner), worker, node)
+        run.begin(queued=time.time() - lot.sent_at)
+        self._watchdog.watch(run)
+        try:
+            while (handed := run.next()) is not None:
+                result = _attempt(handed.task, registry, run, worker)
+                run.done(result, declined=isinstance(result, AttemptReturned))
+        finally:
+            self._watchdog.leave()
+        return run.result()
+
+    def place(self) -> tuple[str, str]:
+        """This process for people, and its node for Ray."""
+        if self._place is None:
+            self._place = (f"{socket.gethostname()}:{os.getpid()}", ray.get_runtime_context().get_node_id())
+        return self._place
+
+
+class LotReporter:
+    """What handlers of a lot see of it: a Reporter."""
+
+    __slots__ = ("_run", "heartbeat", "is_canceled")
+
+    def __init__(self, run: LotRun) -> None:
+        self.heartbeat: Callable[[Heartbeat | None], None] = run.heartbeat
+        self.is_canceled: Callable[[], bool] = run.is_canceled
+
+    def stream(self, name: str, payload: bytes) -> None:
+        """Streams have no store yet; a message counts as the sign of life that it is."""
+        self.heartbeat(None)
+
+    def now(self) -> float:
+        return time.time()
+
+
+def _attempt(task: AttemptTask, registry: Registry, run: LotRun, worker: str) -> AttemptResult:
+    try:
+        if task.is_async:
+            result = asyncio.run(_cancelable(task, registry, run))
+        else:
+            result = run_sync(task, registry, LotReporter(run))
+    except BaseException as error:
+        result = runner_failure(task, error)
+    return with_worker(result, worker)
+
+
+async def _cancelable(task: AttemptTask, registry: Registry, run: LotRun) -> AttemptResult:
+    loop, handler = asyncio.get_running_loop(), asyncio.current_task()
+    assert handler is not None
+    run.on_cancel = lambda: _call_soon(loop, handler.cancel)
+    try:
+        if run.is_canceled():
+            handler.cancel()
+        return await run_async(task, registry, LotReporter(run))
+    finally:
+        run.on_cancel = None
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    with contextlib.suppress(RuntimeError):  # the attempt has ended and its loop is closed
+        loop.call_soon_threadsafe(call)
+
+
+def with_worker(result: AttemptResult, worker: str) -> AttemptResult:
+    """A failure tells where it happened."""
+    if isinstance(result, AttemptFailed) and not result.worker:
+        return msgspec.structs.replace(result, worker=worker)
+    return result
+
+
+def runner_failure(task: AttemptTask, error: BaseException) -> AttemptFailed:
+    """The result of an attempt whose runner raised, which it should never do."""
+    return AttemptFailed(
+        error_type=f"{type(error).__module__}.{type(error).__qualname__}",
+        detail=f"running {task.key.method} of {task.key.step_execution_id} failed outside of the handler",
+        trace="".join(traceback.format_exception(error))[-_TRACE_LIMIT:],
+        kind=WORKER_CRASHED,
+    )
+
+
+class RayLink:
+    """The way to an owner over its actor handle: an OwnerLink."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def report(self, report: Report) -> None:
+        try:
+            self._owner.report.remote(encode(report))
+        except Exception as error:
+            _log_broken(error)
+
+    def ask(self, question: Question, answered: Callable[[Answer | None], None]) -> Asked:
+        return _Asking(self._owner, question, answered)
+
+
+class _Asking:
+    def __init__(self, owner: Any, question: Question, answered: Callable[[Answer | None], None]) -> None:
+        self._answered = answered
+        self._done = threading.Event()
+        try:
+            self._reference = owner.canceled.remote(encode(question))
+            self._reference._on_completed(self._completed)
+        except Exception as error:
+            _log_broken(error)
+            self._completed(None)
+
+    def _completed(self, value: object) -> None:
+        """Called by a thread of Ray, with bytes or with an exception."""
+        try:
+            self._answered(decode_answer(value) if isinstance(value, bytes) else None)
+        finally:
+            self._done.set()
+
+    def wait(self, timeout: float) -> None:
+        self._done.wait(timeout)
+
+
+def _log_broken(error: BaseException) -> None:
+    logger.warning("a word to the owner of attempts was lost: %r", error, exc_info=error)
+
+
+@contextlib.contextmanager
+def _sigint_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
+_process = WorkerProcess()
+"""The one piece of state of this module: a worker process has one life and one main thread."""

@@ -1,0 +1,124 @@
+"""Group commit: all appends that are waiting go into one transaction, while the next batch collects.
+
+Under load a batch is large; idle it is one record and the latency is one commit. Records of ASYNC methods may linger for a moment to find
+company. When the database is away the batch is kept and tried again; whether an append that failed half-way is there is read back first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from dexray.engine.clock import Blocking
+from dexray.journal.interface import Append, Journal, JournalUnavailable, Outcome
+
+logger = logging.getLogger("dexray.engine.committer")
+
+Done = Callable[[Outcome], None]
+
+
+class GroupCommitter:
+    """`unavailable` is the cause while the database is away, else None."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        blocking: Blocking,
+        *,
+        linger: float = 0.02,
+        max_batch: int = 2_000,
+        first_retry: float = 0.05,
+        last_retry: float = 2.0,
+    ) -> None:
+        self._journal = journal
+        self._blocking = blocking
+        self._linger = linger
+        self._max_batch = max_batch
+        self._first_retry = first_retry
+        self._last_retry = last_retry
+        self._waiting: list[tuple[Append, Done]] = []
+        self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.unavailable: JournalUnavailable | None = None
+        self.commits = 0
+        self.records = 0
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="dexray-committer")
+
+    def submit(self, append: Append, done: Done, *, lazy: bool = False) -> None:
+        """Queues a record. `done` is called in the event loop when its fate is known. A lazy one may wait up to `linger` for others."""
+        self._waiting.append((append, done))
+        self._idle.clear()
+        if not lazy:
+            self._hurry.set()
+        self._wake.set()
+
+    async def drained(self) -> None:
+        """Returns when nothing is queued or under way."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Stops at once; what is queued is dropped, as in a crash. Await `drained` first for an orderly end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            if not self._hurry.is_set():
+                try:
+                    await asyncio.wait_for(self._hurry.wait(), self._linger)
+                except TimeoutError:
+                    pass
+            batch = self._waiting[: self._max_batch]
+            del self._waiting[: self._max_batch]
+            if not self._waiting:
+                self._wake.clear()
+                self._hurry.clear()
+            outcomes = await self._append([append for append, _ in batch])
+            self.commits += 1
+            self.records += len(batch)
+            for (_, done), outcome in zip(batch, outcomes, strict=True):
+                done(outcome)
+            if not self._waiting:
+                self._idle.set()
+
+    async def _append(self, batch: list[Append]) -> list[Outcome]:
+        try:
+            return await self._blocking(lambda: self._journal.append(batch))
+        except JournalUnavailable as error:
+            return await self._append_until_known(batch, error)
+
+    async def _append_until_known(self, batch: list[Append], error: JournalUnavailable) -> list[Outcome]:
+        """The outcome is unknown: reads back what is there, writes what is not, for as long as it takes."""
+        logger.warning("the database is away, Flows pause: %s", error)
+        known: dict[int, Outcome] = {}
+        left = list(range(len(batch)))
+        delay = self._first_retry
+        self.unavailable = error
+        while left:
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, self._last_retry)
+            try:
+                part = [batch[index] for index in left]
+                found = await self._blocking(lambda part=part: self._journal.read_back(part))  # type: ignore[misc]
+                known.update(
+                    {index: outcome for index, outcome in zip(left, found, strict=True) if outcome is not None}
+                )
+                left = [index for index in left if index not in known]
+                if left:
+                    part = [batch[index] for index in left]
+                    outcomes = await self._blocking(lambda part=part: self._journal.append(part))  # type: ignore[misc]
+                    known.update(zip(left, outcomes, strict=True))
+                    left = []
+            except JournalUnavailable as again:
+                self.unavailable = again
+        self.unavailable = None
+        logger.warning("the database is back, Flows go on")
+        return [known[index] for index in range(len(batch))]

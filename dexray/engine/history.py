@@ -1,0 +1,58 @@
+"""The journal of a run as events for people: numbered from 1, payloads in readable form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from dex.values import to_readable
+from dex.wire.service import GetHistory, HistoryEvent, HistoryPage
+
+from dexray.machine.events import AnyEvent, decode_record, kind_of
+
+if TYPE_CHECKING:
+    from dexray.engine.host import FlowHost
+
+_PAGE = 500
+
+
+async def history_page(host: FlowHost, run_id: str, request: GetHistory, *, closed: bool) -> HistoryPage:
+    events: list[HistoryEvent] = []
+    number, seq = 0, 0
+    while True:
+        records = await host.read(lambda seq=seq: host.journal.records(run_id, seq, _PAGE))
+        for record in records:
+            seq = record.seq
+            for event in decode_record(record.body):
+                number += 1
+                if number <= request.after:
+                    continue
+                if len(events) == request.limit:
+                    return HistoryPage(run_id=run_id, events=tuple(events), closed=closed, more=True)
+                events.append(readable_event(number, event, record.at))
+        if len(records) < _PAGE:
+            return HistoryPage(run_id=run_id, events=tuple(events), closed=closed)
+
+
+def readable_event(number: int, event: AnyEvent, at: float) -> HistoryEvent:
+    data = {name: _readable(getattr(event, name)) for name in event.__struct_fields__ if name != "step"}
+    return HistoryEvent(
+        number=number,
+        kind=kind_of(event),
+        at=at,
+        step_execution_id=getattr(event, "step", ""),
+        data={name: value for name, value in data.items() if value not in (None, "", (), {}, [])},
+    )
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return to_readable(value)
+    if isinstance(value, msgspec.Struct):
+        fields = {name: _readable(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: field for name, field in fields.items() if field not in (None, "", [], {}, ())}
+    if isinstance(value, dict):
+        return {key: _readable(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_readable(item) for item in value]
+    return value

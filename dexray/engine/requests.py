@@ -1,0 +1,361 @@
+"""Every request of `dex.wire.service`, answered by the owner of its Flow.
+
+Writes are remembered by request id beside the record that they caused, so that a repeat gets the first one's answer, also after a crash and
+after the Flow has closed. Reads tell only what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from dex.values import reference_of, to_readable
+from dex.wire import service as s
+from dex.wire.service import ServiceError, encode
+
+from dexray.engine import starting
+from dexray.engine.history import history_page
+from dexray.engine.live import LiveFlow, Lost
+from dexray.journal.interface import RequestAnswer
+from dexray.machine import commands
+from dexray.machine.describe import describe
+
+if TYPE_CHECKING:
+    from dexray.engine.host import FlowHost
+
+AnswerT = TypeVar("AnswerT", bound=s.Answer)
+REMEMBERED = 128  # write requests whose answers a live Flow keeps at hand; older ones are in the journal
+
+
+async def answer(host: FlowHost, request: s.AnyRequest) -> s.Answer:
+    """Answers one request; ServiceError is for the client, NotMine for the router."""
+    try:
+        return await _ANSWER[type(request)](host, request)
+    except Lost as lost:
+        raise ServiceError("UNAVAILABLE", f"{request.operation}: {lost}; repeat with the same request id") from lost
+
+
+# Shared pieces ----------------------------------------------------------------------------------------------------------
+
+
+async def find(host: FlowHost, flow_id: str) -> LiveFlow:
+    live = await host.load(flow_id)
+    if live is None:
+        raise ServiceError("NOT_FOUND", f"there is no Flow {flow_id!r}", "FLOW_NOT_EXISTS")
+    return live
+
+
+def not_active(live: LiveFlow) -> ServiceError:
+    status = live.flow.state.status
+    return ServiceError("FAILED_PRECONDITION", f"Flow {live.flow_id!r} is {status}, not active", "FLOW_NOT_EXISTS")
+
+
+async def within(host: FlowHost, future: asyncio.Future[Any], seconds: float) -> bool:
+    """Waits for a future on the host's clock. False when the time is over first; the future is left alone."""
+    if future.done():
+        return True
+    until = host.clock.now() + seconds
+    while not future.done() and host.clock.now() < until:
+        alarm = asyncio.get_running_loop().create_future()
+        handle = host.clock.call_at(until, lambda alarm=alarm: None if alarm.done() else alarm.set_result(None))  # type: ignore[misc]
+        try:
+            await asyncio.wait({future, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            handle.cancel()
+            alarm.cancel()
+    return future.done()
+
+
+def when_durable(live: LiveFlow) -> asyncio.Future[None]:
+    """Done when what is pending now is durable; Lost when it is refused."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def resolve(error: Exception | None) -> None:
+        if not future.done():
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+    live.pending.whens.append(resolve)
+    return future
+
+
+async def settled(host: FlowHost, live: LiveFlow) -> None:
+    """Returns when all that is in memory is durable, so that it may be told."""
+    target = live.seq + (0 if live.pending.is_empty else 1)
+    if live.durable_seq >= target:
+        return
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    live.settled_waiters.append((target, future))
+    await patiently(host, future)
+
+
+async def patiently(host: FlowHost, future: asyncio.Future[None]) -> None:
+    if not await within(host, future, host.settings.outage_patience):
+        why = f" ({host.outage})" if host.outage is not None else ""
+        raise ServiceError("UNAVAILABLE", f"the database did not answer in time{why}; repeat with the same request id")
+    future.result()
+
+
+def check_trouble(live: LiveFlow) -> None:
+    if live.problem:
+        raise ServiceError("INTERNAL", f"Flow {live.flow_id!r} has stopped: {live.problem}")
+
+
+async def attach_blobs(host: FlowHost, values: list[bytes | None]) -> dict[str, bytes]:
+    hashes = {found for value in values if value is not None and (found := reference_of(value)) is not None}
+    return await host.read(lambda: host.journal.get_blobs(hashes)) if hashes else {}
+
+
+async def write(
+    host: FlowHost,
+    live: LiveFlow,
+    request: s.Publish | s.SetAttribute | s.StopFlow,
+    act: Callable[[], AnswerT],
+    answer_type: type[AnswerT],
+) -> AnswerT:
+    """Does a write once for its request id, and answers when it is durable."""
+    known = live.answers.get(request.request_id)
+    if known is None and not request.fresh:
+        flow_id, request_id = request.flow_id, request.request_id
+        stored = await host.read(lambda: host.journal.recorded_answer(flow_id, request_id))
+        if stored is not None:
+            return msgspec.msgpack.decode(stored, type=answer_type)
+        known = live.answers.get(request.request_id)
+    if known is not None:
+        if not await within(host, known, host.settings.outage_patience):
+            raise ServiceError("UNAVAILABLE", "the first request of this id is still under way; repeat it")
+        return msgspec.msgpack.decode(known.result(), type=answer_type)
+    check_trouble(live)
+    if live.lost:
+        raise Lost("the Flow has just left this owner")
+    if live.flow.is_closed:
+        await settled(host, live)
+        raise not_active(live)
+    result = act()
+    check_trouble(live)
+    encoded = encode(result)
+    live.pending.requests.append(RequestAnswer(request.flow_id, request.request_id, encoded))
+    live.pending.sync = True
+    host.touch(live)
+    future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    live.answers[request.request_id] = future
+    while len(live.answers) > REMEMBERED and next(iter(live.answers.values())).done():
+        live.answers.popitem(last=False)
+    durable = when_durable(live)
+    durable.add_done_callback(lambda done: _settle_answer(live, request.request_id, future, done, encoded))
+    await patiently(host, durable)
+    return result
+
+
+def _settle_answer(
+    live: LiveFlow, request_id: str, future: asyncio.Future[bytes], done: asyncio.Future[None], encoded: bytes
+) -> None:
+    if done.cancelled() or done.exception() is not None:
+        live.answers.pop(request_id, None)
+        future.set_exception(Lost("the first request of this id was lost"))
+        future.exception()
+    else:
+        future.set_result(encoded)
+
+
+def check_channel(host: FlowHost, live: LiveFlow, channel: str) -> None:
+    spec = host.specs.get(live.flow.state.flow_type)
+    if spec is None:
+        return
+    name, _, instance = channel.partition("/")
+    if (name in spec.channel_maps) if instance else (name in spec.channels):
+        return
+    kind = "ChannelMap" if instance else "Channel"
+    raise ServiceError(
+        "INVALID_ARGUMENT",
+        f"Flow {live.flow_id!r} of type {spec.flow_type} declares no {kind} {name!r}: add it to get_persistence_schema()",
+    )
+
+
+def check_attribute(host: FlowHost, live: LiveFlow, attribute: str) -> None:
+    spec = host.specs.get(live.flow.state.flow_type)
+    if spec is None:
+        return
+    name, _, instance = attribute.partition("/")
+    if (name in spec.attribute_maps) if instance else (name in spec.attributes):
+        return
+    kind = "AttributeMap" if instance else "Attribute"
+    raise ServiceError(
+        "INVALID_ARGUMENT",
+        f"Flow {live.flow_id!r} of type {spec.flow_type} declares no {kind} {name!r}: add it to get_persistence_schema()",
+    )
+
+
+# The requests -----------------------------------------------------------------------------------------------------------
+
+
+async def _publish(host: FlowHost, request: s.Publish) -> s.Published:
+    live = await find(host, request.flow_id)
+    check_channel(host, live, request.channel)
+
+    def act() -> s.Published:
+        ids = tuple(host.new_id() for _ in request.values)
+        messages = tuple(zip(ids, request.values, strict=True))
+        host.execute(live, commands.Publish(channel=request.channel, messages=messages))
+        live.pending.blobs.update(request.blobs)
+        return s.Published(message_ids=ids)
+
+    return await write(host, live, request, act, s.Published)
+
+
+async def _set_attribute(host: FlowHost, request: s.SetAttribute) -> s.Done:
+    live = await find(host, request.flow_id)
+    check_attribute(host, live, request.name)
+
+    def act() -> s.Done:
+        host.execute(live, commands.SetAttribute(name=request.name, value=request.value))
+        live.pending.blobs.update(request.blobs)
+        return s.Done()
+
+    return await write(host, live, request, act, s.Done)
+
+
+async def _stop_flow(host: FlowHost, request: s.StopFlow) -> s.Done:
+    if request.stop_type not in ("CANCEL", "TERMINATE", "FAIL"):
+        raise ServiceError("INVALID_ARGUMENT", f"stop type {request.stop_type!r}: use CANCEL, TERMINATE or FAIL")
+    live = await find(host, request.flow_id)
+
+    def act() -> s.Done:
+        host.execute(live, commands.Stop(stop_type=request.stop_type, reason=request.reason))
+        return s.Done()
+
+    return await write(host, live, request, act, s.Done)
+
+
+async def _get_attribute(host: FlowHost, request: s.GetAttribute) -> s.AttributeValue:
+    live = await find(host, request.flow_id)
+    check_attribute(host, live, request.name)
+    await settled(host, live)
+    value = live.flow.state.attributes.get(request.name)
+    if value is None:
+        return s.AttributeValue(found=False)
+    return s.AttributeValue(found=True, value=value, blobs=await attach_blobs(host, [value]))
+
+
+async def _wait_for_flow(host: FlowHost, request: s.WaitForFlow) -> s.FlowOutcome:
+    live = await find(host, request.flow_id)
+    if not live.flow.is_closed:
+        check_trouble(live)
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        live.closed_waiters.add(closed)
+        try:
+            if not await within(host, closed, min(request.timeout, 60.0)):
+                raise ServiceError(
+                    "DEADLINE_EXCEEDED", f"Flow {request.flow_id!r} is still running", "LONG_POLL_TIMEOUT"
+                )
+            closed.result()
+        finally:
+            live.closed_waiters.discard(closed)
+    else:
+        await settled(host, live)
+    return await outcome(host, live)
+
+
+async def outcome(host: FlowHost, live: LiveFlow) -> s.FlowOutcome:
+    state = live.flow.state
+    return s.FlowOutcome(
+        flow_id=state.flow_id,
+        run_id=state.run_id,
+        status=state.status,
+        completions=tuple(state.completions),
+        error_type=state.error_type,
+        error_message=state.error_message,
+        blobs=await attach_blobs(host, [completion.output for completion in state.completions]),
+    )
+
+
+async def _describe_flow(host: FlowHost, request: s.DescribeFlow) -> s.FlowDescription:
+    live = await find(host, request.flow_id)
+    if not live.problem:
+        await settled(host, live)
+    problem = live.problem
+    spec = host.specs.get(live.flow.state.flow_type)
+    if not problem and not live.flow.is_closed:
+        if spec is None:
+            problem = (
+                f"no code is deployed for Flow type {live.flow.state.flow_type}: "
+                "connect with a Registry that has it, and the Flow goes on"
+            )
+        else:
+            gone = sorted(
+                {step.step_type for step in live.flow.state.steps.values()} - {*spec.steps, "sys:timeout_handler"}
+            )
+            if gone:
+                problem = (
+                    f"the deployed code of {spec.flow_type} has no Step {', '.join(gone)}: deploy a version that has it"
+                )
+    return describe(live.flow, owner=host.owner, problem=problem, readable=to_readable)
+
+
+async def _history(host: FlowHost, request: s.GetHistory) -> s.HistoryPage:
+    live = await find(host, request.flow_id)
+    if not request.run_id or request.run_id == live.run_id:
+        await settled(host, live)
+        page = await history_page(host, live.run_id, request, closed=live.durable_closed)
+        if page.events or live.durable_closed or request.wait <= 0:
+            return page
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        live.history_waiters.add(changed)
+        try:
+            if not await within(host, changed, min(request.wait, 60.0)):
+                return page
+            changed.result()
+        finally:
+            live.history_waiters.discard(changed)
+        return await history_page(host, live.run_id, request, closed=live.durable_closed)
+    row = await host.read(lambda: host.journal.find_run(request.run_id))
+    if row is None or row.flow_id != request.flow_id:
+        raise ServiceError("NOT_FOUND", f"Flow {request.flow_id!r} has no run {request.run_id!r}", "FLOW_NOT_EXISTS")
+    return await history_page(host, row.run_id, request, closed=row.closed_at is not None)
+
+
+async def _list_flows(host: FlowHost, request: s.ListFlows) -> s.FlowsPage:
+    if not 1 <= request.page_size <= 1000:
+        raise ServiceError("INVALID_ARGUMENT", f"page_size {request.page_size}: from 1 to 1000")
+    try:
+        rows, token = await host.read(
+            lambda: host.journal.list_runs(
+                status=request.status,
+                flow_type=request.flow_type,
+                page_size=request.page_size,
+                page_token=request.page_token,
+            )
+        )
+    except ValueError as error:
+        raise ServiceError("INVALID_ARGUMENT", str(error)) from error
+    return s.FlowsPage(
+        flows=tuple(
+            s.FlowEntry(
+                flow_id=row.flow_id,
+                run_id=row.run_id,
+                flow_type=row.flow_type,
+                status=row.status,
+                started_at=row.started_at,
+                closed_at=row.closed_at,
+            )
+            for row in rows
+        ),
+        next_page_token=token,
+    )
+
+
+_ANSWER: dict[type, Callable[[FlowHost, Any], Awaitable[s.Answer]]] = {
+    s.StartFlow: starting.start_flow,
+    s.Publish: _publish,
+    s.SetAttribute: _set_attribute,
+    s.StopFlow: _stop_flow,
+    s.GetAttribute: _get_attribute,
+    s.WaitForFlow: _wait_for_flow,
+    s.DescribeFlow: _describe_flow,
+    s.GetHistory: _history,
+    s.ListFlows: _list_flows,
+}

@@ -1,0 +1,160 @@
+"""Starting a Flow: request ids, reuse policies, replacement.
+
+The order is the specification's: the request id says whether this is the same start again; the reuse policy says whether a new run may
+start; only when it may not does `ignore_already_started` matter.
+
+    policy                       current run is open         current run is closed
+    ---------------------------  --------------------------  ----------------------------------
+    DEFAULT, DISALLOW            refuse                      refuse
+    ALLOW_IF_PREVIOUS_FAILED     refuse                      start if it FAILED, else refuse
+    ALLOW_IF_NOT_RUNNING         refuse                      start
+    ALLOW_TERMINATE_IF_RUNNING   terminate it, then start    start
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from dex.wire.service import ServiceError, Started, StartFlow, encode
+
+from dexray.engine.live import LiveFlow, Lost, Pending
+from dexray.journal.interface import NewRun, RequestAnswer
+from dexray.machine import commands
+
+if TYPE_CHECKING:
+    from dexray.engine.host import FlowHost
+
+Verdict = Literal["refuse", "start", "terminate"]
+
+_CLOSED: dict[str, Verdict] = {
+    "DEFAULT": "refuse",
+    "DISALLOW": "refuse",
+    "ALLOW_IF_NOT_RUNNING": "start",
+    "ALLOW_TERMINATE_IF_RUNNING": "start",
+}
+POLICIES = (*_CLOSED, "ALLOW_IF_PREVIOUS_FAILED")
+
+
+def verdict(policy: str, status: str) -> Verdict:
+    """What a reuse policy says of a Flow ID whose current run has this status."""
+    if status == "RUNNING":
+        return "terminate" if policy == "ALLOW_TERMINATE_IF_RUNNING" else "refuse"
+    if policy == "ALLOW_IF_PREVIOUS_FAILED":
+        return "start" if status == "FAILED" else "refuse"
+    return _CLOSED[policy]
+
+
+async def start_flow(host: FlowHost, request: StartFlow) -> Started:
+    from dexray.engine.requests import check_trouble, patiently, settled, when_durable
+
+    check(host, request)
+    answer_key = f"start:{request.call_id or request.request_id}"
+    if not request.fresh:
+        stored = await host.read(lambda: host.journal.recorded_answer(request.flow_id, answer_key))
+        if stored is not None:
+            return msgspec.msgpack.decode(stored, type=Started)
+    # A Flow ID that was never used needs no look-up: the journal refuses a second current run. So the first try is blind.
+    look = not request.fresh
+    for _ in range(10):
+        live = host.flows.get(request.flow_id)
+        if live is None and look:
+            live = await host.load(request.flow_id)
+        look = True
+        replaces = ""
+        if live is not None:
+            try:
+                await settled(host, live)
+            except Lost:
+                continue
+            if host.flows.get(request.flow_id) is not live:
+                continue
+            refused = _meet(host, live, request)
+            if refused is not None:
+                return refused
+            replaces = live.run_id
+        run_id = host.new_id()
+        answer = Started(run_id=run_id)
+        live = _new_run(host, request, run_id, replaces, RequestAnswer(request.flow_id, answer_key, encode(answer)))
+        check_trouble(live)
+        durable = when_durable(live)
+        try:
+            await patiently(host, durable)
+        except Lost:
+            continue
+        return answer
+    raise ServiceError("UNAVAILABLE", f"Flow {request.flow_id!r} is being started by others again and again; repeat")
+
+
+def _meet(host: FlowHost, live: LiveFlow, request: StartFlow) -> Started | None:
+    """What the current run means for this start: the answer when it stands in the way, None when a new run may begin."""
+    state = live.flow.state
+    decision = verdict(request.id_reuse_policy, state.status)
+    if decision == "refuse":
+        if request.ignore_already_started and state.request_id == request.request_id:
+            return Started(run_id=state.run_id)
+        same = " by a request of the same id" if state.request_id == request.request_id else ""
+        raise ServiceError(
+            "ALREADY_EXISTS",
+            f"Flow {request.flow_id!r} was already started{same}: its run {state.run_id} is {state.status}, "
+            f"and the reuse policy is {request.id_reuse_policy}",
+            "FLOW_ALREADY_STARTED",
+        )
+    if decision == "terminate":
+        host.execute(live, commands.Stop(stop_type="TERMINATE", reason="replaced by a new start"))
+    return None
+
+
+def _new_run(host: FlowHost, request: StartFlow, run_id: str, replaces: str, recorded: RequestAnswer) -> LiveFlow:
+    pending = Pending(
+        new_run=NewRun(request.flow_id, request.flow_type, host.owner, request.request_id, host.clock.now(), replaces),
+        requests=[recorded],
+        blobs=dict(request.blobs),
+    )
+    command = commands.Start(
+        flow_id=request.flow_id,
+        run_id=run_id,
+        flow_type=request.flow_type,
+        request_id=request.request_id,
+        input=request.input,
+        attributes=request.attributes,
+        config=request.config,
+        timeout=request.timeout,
+        timeout_policy=request.timeout_policy or ("FAIL" if request.timeout else ""),
+        timeout_handler=request.timeout_handler,
+        replaces=replaces,
+    )
+    return host.start_run(command, pending)
+
+
+def check(host: FlowHost, request: StartFlow) -> None:
+    """Refuses what can't be started, before anything is stored."""
+
+    def refuse(detail: str) -> ServiceError:
+        return ServiceError("INVALID_ARGUMENT", f"start of Flow {request.flow_id!r}: {detail}")
+
+    if not request.request_id:
+        raise refuse("the request id is empty")
+    if request.has_retry_policy:
+        raise refuse("a Flow has no RetryPolicy; give one to its Steps (StepOptions.execute_retry)")
+    if request.start_delay > 0:
+        raise refuse("a start has no delay; let the start Step wait for a Timer")
+    if request.id_reuse_policy not in POLICIES:
+        raise refuse(f"unknown reuse policy {request.id_reuse_policy!r}")
+    if request.timeout < 0:
+        raise refuse(f"timeout {request.timeout} s is negative")
+    threshold = request.config.continue_as_new_threshold
+    if threshold is not None and threshold < 0:
+        raise refuse(f"continue_as_new_threshold {threshold} is negative")
+    spec = host.specs.get(request.flow_type)
+    if spec is None:
+        raise ServiceError(
+            "FAILED_PRECONDITION",
+            f"Flow type {request.flow_type!r} is not deployed: connect with a Registry that has it",
+        )
+    if request.timeout_policy == "HANDLER" and not spec.has_timeout_handler:
+        raise refuse(f"{request.flow_type} has no handle_timeout override")
+    for attribute in request.attributes:
+        name, _, instance = attribute.partition("/")
+        if name not in (spec.attribute_maps if instance else spec.attributes):
+            raise refuse(f"{request.flow_type} declares no Attribute {attribute!r}")

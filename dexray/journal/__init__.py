@@ -1,0 +1,121 @@
+"""The journal: what a Flow did, in SQL, and nothing else is the truth.
+
+An owner decides in memory and appends what it decided; only what the journal took may be shown to anyone. The journal
+itself decides one thing: whether a record may still be written. It looks into no body.
+
+How it is cut
+
+- `interface` is the promise (`Journal`), whatever database is behind it. Everybody outside depends on this file
+  alone.
+- `verdicts` says which records of a batch may be written: a pure function of the batch and of what the database has.
+- `sql` is the Journal over any SQL database; `appending` is its hot path, with statements that are compiled once.
+- `schema` holds the tables and the list of migrations; `rows` turns rows into values and page tokens into positions.
+- `database` is the seam between databases: how a transaction is begun, repeated and given up, and the few words that
+  databases say differently. `sqlite` is the SQLite side of it, `writer_queue` the kernel lock that its writers queue
+  on.
+
+Rules
+
+- Every method is one transaction. A method that raised `JournalUnavailable` may have happened or not; all of them can
+  be repeated, and `append` is asked about with `read_back`.
+- Fencing is in the database: the epoch of a run is read in the transaction that writes its records. An owner that
+  lost its runs and does not know it yet can do no harm, on whatever host it sits.
+- Nothing is written twice and nothing is changed: records, answers, blobs and code keep the first version for good.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     journal = open_journal(f"{folder}/flows.db")
+    ...     journal.migrate()
+    ...     start = NewRun(flow_id="order-7", flow_type="Order", owner="host-1", request_id="r-1", started_at=0.0)
+    ...     outcomes = journal.append([Append("run-1", epoch=1, seq=1, at=0.0, body=b"started", new_run=start)])
+    ...     journal.close()
+    >>> outcomes
+    [<Outcome.DURABLE: 'DURABLE'>]
+"""
+
+from __future__ import annotations
+
+import os
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from dexray.journal.interface import (
+    NEVER,
+    Append,
+    Journal,
+    JournalRefused,
+    JournalUnavailable,
+    Lease,
+    LoadedRun,
+    NewRun,
+    Outcome,
+    Record,
+    RequestAnswer,
+    RunChange,
+    RunRow,
+    StoredDeployment,
+)
+from dexray.journal.sql import SqlJournal
+from dexray.journal.sqlite import SqliteDatabase
+
+__all__ = [
+    "NEVER",
+    "Append",
+    "Journal",
+    "JournalRefused",
+    "JournalUnavailable",
+    "Lease",
+    "LoadedRun",
+    "NewRun",
+    "Outcome",
+    "Record",
+    "RequestAnswer",
+    "RunChange",
+    "RunRow",
+    "StoredDeployment",
+    "open_journal",
+]
+
+
+def open_journal(url_or_path: str | os.PathLike[str], *, patience: float = 30.0) -> Journal:
+    """Opens the journal at a URL (`sqlite:///flows.db`, `sqlite:////var/lib/flows.db`) or at a plain path.
+
+    The file and its folder are created when they are missing; the tables are made by `migrate()`. `patience` is how
+    many seconds a call waits for others to let go of the database before it raises `JournalUnavailable`.
+
+    Raises `JournalRefused` when the database can't be used as it is: not a database, read-only, made by a newer
+    dexray, or of a kind that isn't supported.
+    """
+    return SqlJournal(SqliteDatabase(_sqlite_path(url_or_path), patience=patience))
+
+
+def _sqlite_path(url_or_path: str | os.PathLike[str]) -> str:
+    text = os.fspath(url_or_path)
+    if text == ":memory:":
+        raise JournalRefused(
+            "A journal must outlive its process, an in-memory database does not: give the path of a file."
+        )
+    if "://" not in text:
+        if not text:
+            raise JournalRefused("The path of the journal is empty: give the path of a file, or sqlite:///path.")
+        return os.path.expanduser(text)
+    try:
+        url = make_url(text)
+    except ArgumentError as error:
+        raise JournalRefused(f"{text!r} is not a database URL: give sqlite:///path or a plain path.") from error
+    if url.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise JournalRefused(
+            f"This version of dexray keeps its journal in SQLite, not in {url.drivername!r}: "
+            "give sqlite:///path or a plain path."
+        )
+    if url.host or url.query:
+        shown = url.render_as_string()
+        raise JournalRefused(
+            f"{shown!r} has a host or options, which a journal does not take: give sqlite:///relative/path or sqlite:////absolute/path."
+        )
+    if not url.database or url.database == ":memory:":
+        raise JournalRefused(
+            f"{text!r} names an in-memory database, and a journal must outlive its process: give sqlite:///path."
+        )
+    return url.database

@@ -1,0 +1,175 @@
+"""`append` and `read_back`: the hot path of the journal.
+
+A batch costs one SELECT for the epochs and ends of all its runs, one executemany for the records, and one statement
+more for each kind of thing that rides along. Changes of one run within a batch are folded into one, so a run's row is
+written once a batch at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, insert, select, update
+
+from dexray.journal import schema
+from dexray.journal.database import Database, Prepared
+from dexray.journal.interface import Append, NewRun, Outcome, RunChange
+from dexray.journal.verdicts import Standing, judge
+
+RUNNING = "RUNNING"  # the status of a run until a record changes it
+
+
+class Appender:
+    """The prepared statements of one database's hot path."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        runs, events = schema.runs, schema.events
+        last_seq = select(func.max(events.c.seq)).where(events.c.run_id == runs.c.run_id).scalar_subquery()
+        # Locked on databases where a transaction does not have the whole file to itself.
+        standings = (
+            select(runs.c.run_id, runs.c.epoch, last_seq).where(database.among(runs.c.run_id)).with_for_update(of=runs)
+        )
+        current = select(runs.c.flow_id, runs.c.run_id).where(database.among(runs.c.flow_id), runs.c.is_current)
+        present = select(events.c.epoch, events.c.body).where(
+            events.c.run_id == bindparam("run_id"), events.c.seq == bindparam("seq")
+        )
+        retire = update(runs).values(is_current=False).where(runs.c.flow_id == bindparam("of_flow"), runs.c.is_current)
+
+        self._standings = self._prepare(standings, "ids")
+        self._current = self._prepare(current, "ids")
+        self._present = self._prepare(present, "run_id", "seq")
+        self._retire = self._prepare(retire, "is_current", "of_flow")
+        self._insert_runs = self._prepare(insert(runs), *runs.columns.keys())
+        self._insert_events = self._prepare(insert(events), *events.columns.keys())
+        self._insert_requests = self._prepare(database.insert_if_new(schema.requests), *schema.requests.columns.keys())
+        self._insert_blobs = self._prepare(database.insert_if_new(schema.blobs), *schema.blobs.columns.keys())
+        self._insert_refs = self._prepare(database.insert_if_new(schema.blob_refs), *schema.blob_refs.columns.keys())
+        self._put_checkpoints = self._prepare(database.upsert(schema.checkpoints), *schema.checkpoints.columns.keys())
+        # Only the columns that change are named: to name an indexed one costs the index, whatever is written.
+        self._changes: dict[tuple[str, ...], Prepared] = {}
+
+    def append(self, connection: Connection, batch: Sequence[Append]) -> list[Outcome]:
+        outcomes = judge(batch, *self._standing(connection, batch))
+        self._store(
+            connection, [record for record, outcome in zip(batch, outcomes, strict=True) if outcome is Outcome.DURABLE]
+        )
+        return outcomes
+
+    def read_back(self, connection: Connection, batch: Sequence[Append]) -> list[Outcome | None]:
+        """A record is there when it is ours: the same place may have been taken by another owner's record since."""
+        there = [
+            any(
+                tuple(row) == (record.epoch, record.body)
+                for row in self._present.rows(connection, (record.run_id, record.seq))
+            )
+            for record in batch
+        ]
+        missing = [record for record, found in zip(batch, there, strict=True) if not found]
+        verdicts = iter(judge(missing, *self._standing(connection, missing)))
+        outcomes: list[Outcome | None] = []
+        for found in there:
+            verdict = Outcome.DURABLE if found else next(verdicts)
+            outcomes.append(None if verdict is Outcome.DURABLE and not found else verdict)
+        return outcomes
+
+    def put_blobs(self, connection: Connection, blobs: Iterable[tuple[str, str, bytes]]) -> None:
+        """Stores (run_id, hash, body)."""
+        rows = list(blobs)
+        self._insert_blobs.many(connection, [(digest, len(body), body) for _, digest, body in rows])
+        self._insert_refs.many(connection, [(run_id, digest) for run_id, digest, _ in rows])
+
+    def _prepare(self, statement: Any, *parameters: str) -> Prepared:
+        return Prepared(statement, self._database.dialect, parameters)
+
+    def _standing(self, connection: Connection, batch: Sequence[Append]) -> tuple[dict[str, Standing], dict[str, str]]:
+        ids = self._database.ids({record.run_id for record in batch})
+        standings = {
+            run_id: Standing(epoch, last_seq or 0)
+            for run_id, epoch, last_seq in self._standings.rows(connection, (ids,))
+        }
+        flow_ids = {record.new_run.flow_id for record in batch if record.new_run is not None}
+        if not flow_ids:
+            return standings, {}
+        current = self._current.rows(connection, (self._database.ids(flow_ids),))
+        return standings, dict(current)
+
+    def _store(self, connection: Connection, records: Sequence[Append]) -> None:
+        events: list[tuple[Any, ...]] = []
+        new_runs: dict[str, tuple[Append, NewRun]] = {}
+        current: dict[str, str] = {}
+        replacing: set[str] = set()
+        changes: dict[str, RunChange] = {}
+        requests: list[tuple[Any, ...]] = []
+        blobs: list[tuple[str, str, bytes]] = []
+        checkpoints: dict[str, tuple[Any, ...]] = {}
+        for record in records:
+            run_id = record.run_id
+            events.append((run_id, record.seq, record.epoch, record.at, record.body))
+            if record.new_run is not None:
+                new_runs[run_id] = (record, record.new_run)
+                current[record.new_run.flow_id] = run_id
+                if record.new_run.replaces:
+                    replacing.add(record.new_run.flow_id)
+            if record.change is not None:
+                changes[run_id] = _folded(changes.get(run_id), record.change)
+            for request in record.requests:
+                requests.append((request.flow_id, request.request_id, run_id, request.answer))
+            for digest, body in record.blobs.items():
+                blobs.append((run_id, digest, body))
+            if record.checkpoint is not None:
+                checkpoints[run_id] = (run_id, record.seq, record.checkpoint)
+
+        # Old runs make room before new ones come: the database allows one current run of a Flow ID at any moment.
+        self._retire.many(connection, [(False, flow_id) for flow_id in replacing])
+        self._insert_runs.many(
+            connection,
+            [_new_row(record, new, changes.pop(record.run_id, None), current) for record, new in new_runs.values()],
+        )
+        self._insert_events.many(connection, events)
+        self._change_runs(connection, changes)
+        self._insert_requests.many(connection, requests)
+        self.put_blobs(connection, blobs)
+        self._put_checkpoints.many(connection, list(checkpoints.values()))
+
+    def _change_runs(self, connection: Connection, changes: dict[str, RunChange]) -> None:
+        rows: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
+        for run_id, change in changes.items():
+            values = {name: value for name in RunChange.__slots__ if (value := getattr(change, name)) is not None}
+            if values:
+                rows.setdefault(tuple(values), []).append((*values.values(), run_id))
+        for columns, parameters in rows.items():
+            prepared = self._changes.get(columns)
+            if prepared is None:
+                statement = update(schema.runs).where(schema.runs.c.run_id == bindparam("of_run"))
+                statement = statement.values({name: bindparam(name) for name in columns})
+                prepared = self._changes[columns] = self._prepare(statement, *columns, "of_run")
+            prepared.many(connection, parameters)
+
+
+def _folded(earlier: RunChange | None, later: RunChange) -> RunChange:
+    if earlier is None:
+        return later
+    return RunChange(
+        status=earlier.status if later.status is None else later.status,
+        closed_at=earlier.closed_at if later.closed_at is None else later.closed_at,
+        next_wake=earlier.next_wake if later.next_wake is None else later.next_wake,
+    )
+
+
+def _new_row(record: Append, new: NewRun, change: RunChange | None, current: dict[str, str]) -> tuple[Any, ...]:
+    change = change or RunChange()
+    return (
+        record.run_id,
+        new.flow_id,
+        new.flow_type,
+        RUNNING if change.status is None else change.status,
+        new.owner,
+        record.epoch,
+        new.request_id,
+        new.started_at,
+        change.closed_at,
+        0.0 if change.next_wake is None else change.next_wake,
+        current[new.flow_id] == record.run_id,
+    )

@@ -1,0 +1,88 @@
+"""The seam between databases: transactions, and the few words that databases say differently.
+
+Everything else of the journal is SQLAlchemy Core that means the same everywhere. A new database brings a subclass of
+`Database`, and the conformance suite tells when it is done.
+
+Statements of the hot path are compiled once (`Prepared`) and go straight to the driver, which saves a third of a
+small commit. They take tuples, so the driver of every database is opened with a positional parameter style ("qmark"
+or "format"), and what goes wrong comes as the driver's own exception: a `Database` translates both kinds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Dialect, Executable, Table
+from sqlalchemy.sql import ClauseElement
+
+T = TypeVar("T")
+
+
+class Prepared:
+    """A statement compiled for a dialect, with its parameters as tuples in the order of `parameters`."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, statement: ClauseElement, dialect: Dialect, parameters: Sequence[str]) -> None:
+        compiled = statement.compile(dialect=dialect)
+        order = list(getattr(compiled, "positiontup", None) or ())
+        if order != list(parameters):
+            raise ValueError(f"The statement takes {order}, not {list(parameters)}: {compiled}")
+        self._sql = str(compiled)
+
+    def rows(self, connection: Connection, parameters: tuple[Any, ...]) -> Sequence[Any]:
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(self._sql, parameters)
+            return cursor.fetchall()
+        finally:
+            cursor.close()
+
+    def many(self, connection: Connection, parameters: list[tuple[Any, ...]]) -> None:
+        """Executes once per tuple; not at all for none."""
+        if parameters:
+            cursor = connection.connection.cursor()
+            try:
+                cursor.executemany(self._sql, parameters)
+            finally:
+                cursor.close()
+
+
+class Database(ABC):
+    """One database of one journal, used by one thread at a time."""
+
+    @property
+    @abstractmethod
+    def dialect(self) -> Dialect: ...
+
+    @abstractmethod
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Runs `work` in a transaction in which what it reads can't change before it commits.
+
+        `work` may be run several times, each time in a transaction of its own, the ones before rolled back. Raises
+        `JournalUnavailable` with the cause chained; whether the transaction happened is then unknown.
+        """
+
+    @abstractmethod
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Runs `work` on one snapshot of the database; otherwise like `write`."""
+
+    @abstractmethod
+    def among(self, column: ColumnElement[str]) -> ColumnElement[bool]:
+        """ "The column is one of `ids`", however many they are; the parameter's value is made by `ids`."""
+
+    @abstractmethod
+    def ids(self, values: Iterable[str]) -> Any: ...
+
+    @abstractmethod
+    def insert_if_new(self, table: Table) -> Executable:
+        """An INSERT of whole rows that leaves rows alone whose primary key is there."""
+
+    @abstractmethod
+    def upsert(self, table: Table) -> Executable:
+        """An INSERT of whole rows that overwrites rows whose primary key is there."""
+
+    @abstractmethod
+    def close(self) -> None: ...

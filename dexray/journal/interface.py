@@ -1,0 +1,206 @@
+"""What a journal promises, whatever database is behind it.
+
+The journal is a dumb, durable, fenced log: bodies are opaque bytes. All methods block and are called from the
+owner's journal thread; one object serves one owner. Any method may raise `JournalUnavailable`: the database
+is away, and for `append` the outcome is unknown until `read_back` tells.
+
+Rules
+- An append is the next record of one run. Within a call and over calls, appends of one run carry consecutive
+  sequence numbers from 1.
+- A record is refused (FENCED) when the run's epoch in the database is not the record's; nothing of a refused
+  record is stored, and the other runs' records of the same call are not affected.
+- A record that starts a run is refused (CONFLICT) when its Flow ID has a current run other than the one it
+  says it replaces.
+- What `append` reported as DURABLE survives the loss of the machine (SQLite: WAL with synchronous=FULL).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+
+class JournalUnavailable(Exception):
+    """The database can't be reached or refuses service for now; the cause is chained. Retry later."""
+
+
+class JournalRefused(Exception):
+    """The database can't be used as it is: an unknown schema version, a read-only file, no permission. Says
+    what to do.
+    """
+
+
+class Outcome(Enum):
+    DURABLE = "DURABLE"
+    FENCED = "FENCED"
+    CONFLICT = "CONFLICT"
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """The run row that a start record creates. `replaces` is the run of the same Flow ID that was current until
+    now ("" for none).
+    """
+
+    flow_id: str
+    flow_type: str
+    owner: str
+    request_id: str
+    started_at: float
+    replaces: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """Changes of a run's row that ride with a record; None leaves a column as it is.
+
+    `next_wake` is when the owner must look at the run again without being told: 0 while it has work under
+    way, a time (seconds since the epoch) while it only waits with a Timer, and `NEVER` while it waits for
+    messages alone. A new owner loads runs by it.
+    """
+
+    status: str | None = None
+    closed_at: float | None = None
+    next_wake: float | None = None
+
+
+NEVER = 253402300800.0  # the year 10000
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswer:
+    """The recorded answer of a write request, kept beside the record that it caused; scoped to its Flow ID."""
+
+    flow_id: str
+    request_id: str
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    run_id: str
+    epoch: int
+    seq: int
+    at: float
+    body: bytes
+    new_run: NewRun | None = None
+    change: RunChange | None = None
+    requests: tuple[RequestAnswer, ...] = ()
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    checkpoint: bytes | None = None  # the state after this record
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    run_id: str
+    flow_id: str
+    flow_type: str
+    status: str
+    owner: str
+    epoch: int
+    request_id: str
+    started_at: float
+    closed_at: float | None
+    next_wake: float
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    seq: int
+    at: float
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """A run as the database has it: the newest checkpoint with its sequence number, and the records after it."""
+
+    row: RunRow
+    checkpoint: bytes | None
+    checkpoint_seq: int
+    tail: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDeployment:
+    deployment_id: str
+    deployed_at: float
+    spec: bytes
+    code: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Which cluster works on this database. `holder` describes a process so that its death can be told on the
+    same host.
+    """
+
+    name: str
+    holder: str
+    expires_at: float
+
+
+class Journal(Protocol):
+    def migrate(self) -> None:
+        """Creates or upgrades the schema, safely against other processes doing the same."""
+
+    def append(self, batch: Sequence[Append]) -> list[Outcome]:
+        """Writes a batch in one transaction: one outcome per append, in order."""
+
+    def read_back(self, batch: Sequence[Append]) -> list[Outcome | None]:
+        """After a JournalUnavailable from `append`: DURABLE for records that are there, None for those that
+        are not, FENCED or CONFLICT where they can't get there any more."""
+
+    def claim(self, run_ids: Sequence[str], owner: str) -> dict[str, int]:
+        """Raises the epoch of each run that `owner` owns; returns the new epochs. Runs of other owners are left out."""
+
+    def reassign(self, from_owner: str, to_owner: str, limit: int) -> list[str]:
+        """Moves up to `limit` open runs (current and not closed) of one owner to another, raising their epochs;
+        returns Flow IDs.
+        """
+
+    def current_run(self, flow_id: str) -> RunRow | None: ...
+
+    def find_run(self, run_id: str) -> RunRow | None: ...
+
+    def load(self, run_id: str) -> LoadedRun | None: ...
+
+    def records(self, run_id: str, after_seq: int, limit: int) -> list[Record]:
+        """Records for history, oldest first."""
+
+    def open_runs(self, owner: str, after_run_id: str, limit: int) -> list[RunRow]:
+        """Open runs of an owner in the order of run_id, a page at a time."""
+
+    def owners_of_open_runs(self) -> dict[str, int]:
+        """How many open runs each owner has."""
+
+    def list_runs(
+        self, *, status: str = "", flow_type: str = "", page_size: int = 100, page_token: str = ""
+    ) -> tuple[list[RunRow], str]:
+        """Current runs, newest start first, paging stable under writes; the token "" ends."""
+
+    def recorded_answer(self, flow_id: str, request_id: str) -> bytes | None: ...
+
+    def put_blobs(self, run_id: str, blobs: Mapping[str, bytes]) -> None: ...
+
+    def get_blobs(self, hashes: Iterable[str]) -> dict[str, bytes]: ...
+
+    def put_deployment(self, deployment: StoredDeployment, flow_types: Sequence[str]) -> None:
+        """Stores code by content (once) and makes it the newest deployment of these Flow types."""
+
+    def newest_deployments(self) -> dict[str, str]:
+        """Flow type -> deployment id."""
+
+    def get_deployment(self, deployment_id: str) -> StoredDeployment | None: ...
+
+    def acquire_lease(self, name: str, holder: str, expires_at: float, now: float, take_from: str = "") -> Lease:
+        """Takes or renews a lease when it is free, expired, held by `holder`, or held by `take_from`; returns
+        the lease as it then is.
+        """
+
+    def release_lease(self, name: str, holder: str) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,223 @@
+"""The tables, and how a database is brought to their newest version.
+
+What is where
+- `runs`: one row a run, the only rows of the hot path that change. `epoch` is the fence. At most one run of a
+  Flow ID is current; the partial unique index says so to every writer.
+- `events`: the records. A plain table with a key beside it, not a clustered one: a group commit of a hundred runs
+  then writes the end of one table instead of a hundred places of it (half the time of a commit, measured).
+- `checkpoints`: the newest checkpoint of a run. `requests`: answers of writes, by Flow ID, so that they
+  outlive the run.
+- `blobs` by content, and `blob_refs`: which runs hold which blob, so that a blob can be freed after its last run.
+- `deployments`: code by content. `flow_deployments`: the newest one of each Flow type.
+- `leases`, `schema_version`.
+
+A new database gets the newest tables at once and is marked as having every version; an old one goes through
+the migrations that it lacks, in order. So a change of the tables is made twice: in the tables here, and as
+one more entry at the end of `MIGRATIONS`. Entries are never changed once released.
+`tests/journal/test_journal_schema.py` shows the two ways give the same tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.dialects.postgresql import TEXT as PostgresText
+
+from dexray.journal.interface import JournalRefused
+
+# Ids are compared byte by byte everywhere, never by the language of a server: pages go by their order.
+Ident = Text().with_variant(PostgresText(collation="C"), "postgresql")
+
+metadata = MetaData()
+
+schema_version = Table(
+    "schema_version",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("applied_at", Text, nullable=False, server_default=func.current_timestamp()),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run_id", Ident, primary_key=True),
+    Column("flow_id", Ident, nullable=False),
+    Column("flow_type", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("owner", Ident, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("closed_at", Double),
+    Column("next_wake", Double, nullable=False),
+    Column("is_current", Boolean, nullable=False),
+)
+
+# SQLite takes a partial index only for a query that says its condition in the same words; a bare column would be
+# written in other words in the index than in a query.
+_IS_CURRENT = text("is_current = 1")
+
+is_open = runs.c.is_current & runs.c.closed_at.is_(None)
+
+Index(
+    "runs_current",
+    runs.c.flow_id,
+    unique=True,
+    sqlite_where=_IS_CURRENT,
+    postgresql_where=runs.c.is_current,
+)
+Index("runs_open", runs.c.owner, runs.c.run_id, sqlite_where=is_open, postgresql_where=is_open)
+Index(
+    "runs_newest",
+    runs.c.started_at.desc(),
+    runs.c.run_id,
+    sqlite_where=_IS_CURRENT,
+    postgresql_where=runs.c.is_current,
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("run_id", Ident, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("run_id", Ident, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("flow_id", Ident, primary_key=True),
+    Column("request_id", Ident, primary_key=True),
+    Column("run_id", Ident, nullable=False),
+    Column("answer", LargeBinary, nullable=False),
+)
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("hash", Ident, primary_key=True),
+    Column("size", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+blob_refs = Table(
+    "blob_refs",
+    metadata,
+    Column("run_id", Ident, primary_key=True),
+    Column("hash", Ident, primary_key=True),
+    sqlite_with_rowid=False,
+)
+Index("blob_refs_hash", blob_refs.c.hash)
+
+deployments = Table(
+    "deployments",
+    metadata,
+    Column("deployment_id", Ident, primary_key=True),
+    Column("deployed_at", Double, nullable=False),
+    Column("spec", LargeBinary, nullable=False),
+    Column("code", LargeBinary, nullable=False),
+)
+
+flow_deployments = Table(
+    "flow_deployments",
+    metadata,
+    Column("flow_type", Ident, primary_key=True),
+    Column("deployment_id", Ident, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Ident, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("expires_at", Double, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """Brings a database from the version before to `version`; runs in the transaction that records it."""
+
+    version: int
+    name: str
+    upgrade: Callable[[Connection], None]
+
+
+def _create_everything(connection: Connection) -> None:
+    metadata.create_all(connection, checkfirst=False)
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration(1, "runs, events and what goes with them", _create_everything),)
+
+
+def version_of(connection: Connection, known: tuple[Migration, ...] = MIGRATIONS) -> int:
+    """The version of the database's schema; 0 for a database without one.
+
+    Raises `JournalRefused` for a schema that is newer than `known`, and for tables that are not ours.
+    """
+    present = inspect(connection)
+    if not present.has_table(schema_version.name):
+        taken = sorted({table.name for table in metadata.sorted_tables}.intersection(present.get_table_names()))
+        if taken:
+            raise JournalRefused(
+                f"The database has tables that are not dexray's but bear the names of its own ({', '.join(taken)}): "
+                "give dexray a database of its own."
+            )
+        return 0
+    columns = {column["name"] for column in present.get_columns(schema_version.name)}
+    if not columns.issuperset(column.name for column in schema_version.columns):
+        raise JournalRefused(
+            "The database has a table schema_version that is not dexray's: give dexray a database of its own."
+        )
+    version = connection.execute(select(func.coalesce(func.max(schema_version.c.version), 0))).scalar_one()
+    newest = known[-1].version
+    if version > newest:
+        raise JournalRefused(
+            f"The database has schema version {version}, and this dexray knows versions up to {newest}: "
+            "use the dexray that made it or a newer one, or another database."
+        )
+    return int(version)
+
+
+def upgrade(connection: Connection, known: tuple[Migration, ...] = MIGRATIONS) -> None:
+    """Brings the database to the newest version of `known`, within the caller's transaction."""
+    version = version_of(connection, known)
+    if version == 0:
+        known[0].upgrade(connection)
+    else:
+        for migration in known:
+            if migration.version > version:
+                migration.upgrade(connection)
+    missing = [{"version": m.version, "name": m.name} for m in known if m.version > version]
+    if missing:
+        connection.execute(insert(schema_version), missing)

@@ -1,0 +1,241 @@
+"""The Journal over any SQL database that has a `Database`.
+
+Each method is one transaction, and reads plainly: the rules of appends are in `verdicts`, their statements in
+`appending`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, not_, select, update
+
+from dexray.journal import rows
+from dexray.journal.appending import Appender
+from dexray.journal.database import Database
+from dexray.journal.interface import (
+    Append,
+    Journal,
+    Lease,
+    LoadedRun,
+    Outcome,
+    Record,
+    RunRow,
+    StoredDeployment,
+)
+from dexray.journal.schema import (
+    MIGRATIONS,
+    blobs,
+    checkpoints,
+    deployments,
+    events,
+    flow_deployments,
+    is_open,
+    leases,
+    requests,
+    runs,
+    upgrade,
+)
+
+
+class SqlJournal(Journal):
+    """See `dexray.journal.interface.Journal` for what every method promises."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._appender = Appender(database)
+
+    def migrate(self) -> None:
+        self._database.write(lambda connection: upgrade(connection, MIGRATIONS))
+
+    # Appends
+
+    def append(self, batch: Sequence[Append]) -> list[Outcome]:
+        if not batch:
+            return []
+        return self._database.write(lambda connection: self._appender.append(connection, batch))
+
+    def read_back(self, batch: Sequence[Append]) -> list[Outcome | None]:
+        # A write, though it writes nothing: it queues behind an append of ours that may still be on its way to the
+        # disk.
+        return self._database.write(lambda connection: self._appender.read_back(connection, batch))
+
+    # Owners
+
+    def claim(self, run_ids: Sequence[str], owner: str) -> dict[str, int]:
+        statement = (
+            update(runs)
+            .where(self._database.among(runs.c.run_id), runs.c.owner == owner)
+            .values(epoch=runs.c.epoch + 1)
+            .returning(runs.c.run_id, runs.c.epoch)
+        )
+        ids = self._database.ids(run_ids)
+
+        def work(connection: Connection) -> dict[str, int]:
+            return _pairs(connection.execute(statement, {"ids": ids}))
+
+        return self._database.write(work)
+
+    def reassign(self, from_owner: str, to_owner: str, limit: int) -> list[str]:
+        if from_owner == to_owner:
+            raise ValueError(
+                f"Runs of owner {from_owner!r} can't be reassigned to itself: `claim` raises their epochs."
+            )
+        moved = (
+            select(runs.c.run_id)
+            .where(runs.c.owner == from_owner, is_open)
+            .order_by(runs.c.run_id)
+            .limit(max(0, limit))
+            .with_for_update()
+        )
+        statement = (
+            update(runs)
+            .where(runs.c.run_id.in_(moved))
+            .values(owner=to_owner, epoch=runs.c.epoch + 1)
+            .returning(runs.c.flow_id)
+        )
+        return self._database.write(lambda connection: list(connection.execute(statement).scalars()))
+
+    # Runs
+
+    def current_run(self, flow_id: str) -> RunRow | None:
+        return self._run(and_(runs.c.flow_id == flow_id, runs.c.is_current))
+
+    def find_run(self, run_id: str) -> RunRow | None:
+        return self._run(runs.c.run_id == run_id)
+
+    def load(self, run_id: str) -> LoadedRun | None:
+        def work(connection: Connection) -> LoadedRun | None:
+            row = connection.execute(select(*rows.RUN_COLUMNS).where(runs.c.run_id == run_id)).one_or_none()
+            if row is None:
+                return None
+            newest = select(checkpoints.c.seq, checkpoints.c.body).where(checkpoints.c.run_id == run_id)
+            found = connection.execute(newest).one_or_none()
+            seq, checkpoint = (0, None) if found is None else found
+            tail = tuple(_records(connection, run_id, seq, None))
+            return LoadedRun(rows.run_row(row), checkpoint, seq, tail)
+
+        return self._database.read(work)
+
+    def records(self, run_id: str, after_seq: int, limit: int) -> list[Record]:
+        return self._database.read(lambda connection: _records(connection, run_id, after_seq, max(0, limit)))
+
+    def open_runs(self, owner: str, after_run_id: str, limit: int) -> list[RunRow]:
+        page = select(*rows.RUN_COLUMNS).where(runs.c.owner == owner, is_open, runs.c.run_id > after_run_id)
+        return self._runs(page.order_by(runs.c.run_id).limit(max(0, limit)))
+
+    def owners_of_open_runs(self) -> dict[str, int]:
+        count = select(runs.c.owner, func.count()).where(is_open).group_by(runs.c.owner)
+        return self._database.read(lambda connection: _pairs(connection.execute(count)))
+
+    def list_runs(
+        self, *, status: str = "", flow_type: str = "", page_size: int = 100, page_token: str = ""
+    ) -> tuple[list[RunRow], str]:
+        """Raises ValueError for a page size below 1 and for a token that isn't one."""
+        if page_size < 1:
+            raise ValueError(f"A page of {page_size} runs can't be listed: page_size is at least 1.")
+        page = select(*rows.RUN_COLUMNS).where(runs.c.is_current)
+        if status:
+            page = page.where(runs.c.status == status)
+        if flow_type:
+            page = page.where(runs.c.flow_type == flow_type)
+        if page_token:
+            last = rows.position_of(page_token)
+            # In this form, not as "earlier, or at the same time and ...", the index is entered where the page begins.
+            passed = and_(runs.c.started_at == last.started_at, runs.c.run_id <= last.run_id)
+            page = page.where(runs.c.started_at <= last.started_at, not_(passed))
+        found = self._runs(page.order_by(runs.c.started_at.desc(), runs.c.run_id).limit(page_size + 1))
+        if len(found) <= page_size:
+            return found, ""
+        found.pop()
+        return found, rows.page_token(rows.Position(found[-1].started_at, found[-1].run_id))
+
+    def recorded_answer(self, flow_id: str, request_id: str) -> bytes | None:
+        answer = select(requests.c.answer).where(requests.c.flow_id == flow_id, requests.c.request_id == request_id)
+        return self._database.read(lambda connection: connection.execute(answer).scalar_one_or_none())
+
+    # Blobs
+
+    def put_blobs(self, run_id: str, blobs: Mapping[str, bytes]) -> None:
+        if blobs:
+            stored = [(run_id, digest, body) for digest, body in blobs.items()]
+            self._database.write(lambda connection: self._appender.put_blobs(connection, stored))
+
+    def get_blobs(self, hashes: Iterable[str]) -> dict[str, bytes]:
+        statement = select(blobs.c.hash, blobs.c.body).where(self._database.among(blobs.c.hash))
+        ids = self._database.ids(hashes)
+        return self._database.read(lambda connection: _pairs(connection.execute(statement, {"ids": ids})))
+
+    # Deployments
+
+    def put_deployment(self, deployment: StoredDeployment, flow_types: Sequence[str]) -> None:
+        row = {name: getattr(deployment, name) for name in StoredDeployment.__slots__}
+        newest = [{"flow_type": name, "deployment_id": deployment.deployment_id} for name in flow_types]
+
+        def work(connection: Connection) -> None:
+            connection.execute(self._database.insert_if_new(deployments), row)
+            if newest:
+                connection.execute(self._database.upsert(flow_deployments), newest)
+
+        self._database.write(work)
+
+    def newest_deployments(self) -> dict[str, str]:
+        newest = select(flow_deployments.c.flow_type, flow_deployments.c.deployment_id)
+        return self._database.read(lambda connection: _pairs(connection.execute(newest)))
+
+    def get_deployment(self, deployment_id: str) -> StoredDeployment | None:
+        columns = [deployments.c[name] for name in StoredDeployment.__slots__]
+        statement = select(*columns).where(deployments.c.deployment_id == deployment_id)
+        row = self._database.read(lambda connection: connection.execute(statement).one_or_none())
+        return None if row is None else StoredDeployment(*row)
+
+    # Leases
+
+    def acquire_lease(self, name: str, holder: str, expires_at: float, now: float, take_from: str = "") -> Lease:
+        wanted = Lease(name, holder, expires_at)
+        values: dict[str, Any] = {"name": name, "holder": holder, "expires_at": expires_at}
+
+        def work(connection: Connection) -> Lease:
+            held = connection.execute(
+                select(leases.c.name, leases.c.holder, leases.c.expires_at)
+                .where(leases.c.name == name)
+                .with_for_update()
+            ).one_or_none()
+            if held is None:
+                connection.execute(insert(leases), values)
+                return wanted
+            if held.expires_at > now and held.holder != holder and (not take_from or held.holder != take_from):
+                return Lease(*held)
+            connection.execute(self._database.upsert(leases), values)
+            return wanted
+
+        return self._database.write(work)
+
+    def release_lease(self, name: str, holder: str) -> None:
+        statement = delete(leases).where(leases.c.name == name, leases.c.holder == holder)
+        self._database.write(lambda connection: connection.execute(statement) and None)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _run(self, which: ColumnElement[bool]) -> RunRow | None:
+        row = self._database.read(
+            lambda connection: connection.execute(select(*rows.RUN_COLUMNS).where(which)).one_or_none()
+        )
+        return None if row is None else rows.run_row(row)
+
+    def _runs(self, statement: Any) -> list[RunRow]:
+        return self._database.read(lambda connection: [rows.run_row(row) for row in connection.execute(statement)])
+
+
+def _pairs(rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
+    return {row[0]: row[1] for row in rows}
+
+
+def _records(connection: Connection, run_id: str, after_seq: int, limit: int | None) -> list[Record]:
+    page = select(*rows.RECORD_COLUMNS).where(events.c.run_id == run_id, events.c.seq > after_seq)
+    page = page.order_by(events.c.seq)
+    if limit is not None:
+        page = page.limit(limit)
+    return [rows.record(row) for row in connection.execute(page)]

@@ -1,0 +1,59 @@
+"""Which records of a batch may be written: fencing, and one current run per Flow ID, with no SQL in it.
+
+A batch is judged in its order, and earlier records count for later ones: a run may be created and appended to in one
+batch, and a run may replace another that the same batch created. The first record of a run that is refused takes the
+run's later records of the batch with it, with the same verdict; a hole in a history would be worse than a late one.
+Other runs are not affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dexray.journal.interface import Append, Outcome
+
+
+class Standing(NamedTuple):
+    """Where a run's history ends, and under which epoch it may be continued."""
+
+    epoch: int
+    last_seq: int
+
+
+def judge(batch: Iterable[Append], runs: dict[str, Standing], current: dict[str, str]) -> list[Outcome]:
+    """One outcome per append, in order; DURABLE means that it may be written.
+
+    `runs` has the standing of every run of the batch that the database knows; `current` has the current run of the
+    Flow IDs that the batch starts. Both are brought up to where they will stand after the batch.
+    """
+    outcomes: list[Outcome] = []
+    refused: dict[str, Outcome] = {}
+    for record in batch:
+        outcome = refused.get(record.run_id)
+        if outcome is None:
+            known = runs.get(record.run_id)
+            if record.new_run is not None:
+                outcome = _judge_start(record, known, current.get(record.new_run.flow_id, ""), record.new_run.replaces)
+                if outcome is Outcome.DURABLE:
+                    current[record.new_run.flow_id] = record.run_id
+            elif known is None or known.epoch != record.epoch or known.last_seq + 1 != record.seq:
+                # A run that isn't there, another owner's run, or a hole: in each case the writer does not know the
+                # history's end.
+                outcome = Outcome.FENCED
+            else:
+                outcome = Outcome.DURABLE
+            if outcome is Outcome.DURABLE:
+                runs[record.run_id] = Standing(record.epoch, record.seq)
+            else:
+                refused[record.run_id] = outcome
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _judge_start(record: Append, known: Standing | None, current_run: str, replaces: str) -> Outcome:
+    if current_run and current_run != replaces:
+        return Outcome.CONFLICT
+    if known is not None or record.seq != 1:
+        return Outcome.FENCED
+    return Outcome.DURABLE

@@ -1,0 +1,77 @@
+"""What can be asked of a Flow. A command is a wish: the machine answers with the events that come of it, which may be none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dex.wire.service import FlowConfigSpec
+from dex.wire.specs import TimeoutHandlerSpec
+
+from dexray.protocol.attempts import AttemptKey, AttemptResult, Heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    flow_id: str
+    run_id: str
+    flow_type: str
+    request_id: str
+    input: bytes
+    attributes: dict[str, bytes] = field(default_factory=dict)
+    config: FlowConfigSpec = FlowConfigSpec()
+    timeout: float = 0.0
+    timeout_policy: str = ""
+    timeout_handler: TimeoutHandlerSpec | None = None
+    replaces: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    channel: str
+    messages: tuple[tuple[str, bytes], ...]  # (message id, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAttribute:
+    name: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    stop_type: str  # CANCEL, TERMINATE, FAIL
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOut:
+    """The attempt of a ready Step is about to be sent to a worker: a slot is reserved."""
+
+    step: str
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHeartbeat:
+    key: AttemptKey
+    heartbeat: Heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishAttempt:
+    key: AttemptKey
+    result: AttemptResult
+    again_at: float = 0.0  # for a returned attempt: when it may be handed out again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """Time has passed: Timers, retries and the Flow's timeout that are due now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupt:
+    """A new owner took over: what its predecessor had handed out is lost."""
+
+
+Command = Start | Publish | SetAttribute | Stop | HandOut | StoreHeartbeat | FinishAttempt | Due | Interrupt

@@ -1,0 +1,41 @@
+"""The two sides of an attempt: who hands it out, and who hears of it.
+
+The engine owns Flows and knows nothing of Ray. It hands attempts to an `AttemptPort` and is told of them through `AttemptSink`.
+Both sides live in one event loop; none of these methods blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dexray.protocol.attempts import AttemptKey, AttemptResult, AttemptTask, Heartbeat
+
+
+class AttemptSink(Protocol):
+    """The engine, as the attempts see it. Late and repeated calls are harmless."""
+
+    def attempt_running(self, key: AttemptKey) -> None:
+        """The handler has begun: its timeouts count from now. Told only of attempts that run longer than a moment."""
+
+    def attempt_heartbeat(self, key: AttemptKey, heartbeat: Heartbeat | None) -> None:
+        """A sign of life; None is an implicit one, which keeps the checkpoint."""
+
+    def attempt_finished(self, key: AttemptKey, result: AttemptResult) -> None:
+        """The one final result."""
+
+    def slots_changed(self) -> None:
+        """There may be room for attempts that `reserve` refused."""
+
+
+class AttemptPort(Protocol):
+    def reserve(self, flow_type: str, step_type: str, is_async: bool) -> bool:
+        """Takes one slot for an attempt if one is free: the engine records the start, then calls `run`."""
+
+    def release(self, flow_type: str, step_type: str, is_async: bool) -> None:
+        """Gives a reserved slot back without a run."""
+
+    def run(self, task: AttemptTask) -> None:
+        """Runs a reserved attempt whose start is recorded. The slot is free again when it has finished."""
+
+    def cancel(self, key: AttemptKey) -> None:
+        """Asks a running attempt to stop, cooperatively. One that never began may be dropped."""

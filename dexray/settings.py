@@ -1,0 +1,163 @@
+"""Settings: where each comes from, and what it means.
+
+The first of these that names a setting wins: an argument of `connect`, a `DEXRAY_*` environment variable, `[tool.dexray]` in the nearest
+`pyproject.toml` at or above the working folder, the default. `dexray config` prints each with its source.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+class SettingsError(ValueError):
+    """A setting that is unknown, or whose value can't be used. Names the setting, the value and where it came from."""
+
+
+def _number(low: float) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        if isinstance(value, bool):
+            raise ValueError("a number is wanted")
+        number = float(value)
+        if not low <= number < float("inf"):
+            raise ValueError(f"from {low:g} up")
+        return number
+
+    return parse
+
+
+def _count(low: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            raise ValueError("a whole number is wanted")
+        number = int(value)
+        if number < low:
+            raise ValueError(f"from {low} up")
+        return number
+
+    return parse
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise ValueError("a text is wanted")
+    return value
+
+
+def _name(value: Any) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", _text(value)):
+        raise ValueError("1 to 64 letters, digits, '_', '.' or '-'")
+    return _text(value)
+
+
+def _spec(default: Any, parse: Callable[[Any], Any], doc: str) -> Any:
+    return field(default=default, metadata={"parse": parse, "doc": doc})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings of an engine and its clients. Durations are seconds."""
+
+    home: str = _spec("~/.dexray", _text, "folder for the default database")
+    database: str = _spec("", _text, "database URL or path; empty: SQLite under home")
+    address: str = _spec("", _text, "address of a Ray cluster; empty: the running one, else an embedded one")
+    namespace: str = _spec("dexray", _name, "Ray namespace of the engine's actors")
+    num_cpus: int = _spec(0, _count(0), "CPUs of an embedded Ray; 0: those of this machine")
+    flow_actors: int = _spec(1, _count(1), "FlowActors to begin with")
+    max_flow_actors: int = _spec(0, _count(0), "most FlowActors; 0: one for each CPU of the cluster, 2 to 16")
+    flows_per_actor: int = _spec(0, _count(0), "most active Flows in one FlowActor; 0: no bound")
+    request_timeout: float = _spec(30.0, _number(0.1), "how long a client repeats a call while the engine is away")
+    lease_seconds: float = _spec(10.0, _number(1.0), "how long a silent engine keeps its database to itself")
+    idle_flows: int = _spec(2000, _count(1), "Flows that only wait which a FlowActor keeps in memory")
+    max_value_bytes: int = _spec(64 * 1024 * 1024, _count(1024), "largest encoded value")
+    code_check: bool = _spec(True, lambda value: _flag(value), "load the code on a worker when it is deployed")
+
+    @property
+    def database_url(self) -> str:
+        if self.database:
+            return self.database
+        return str(Path(self.home).expanduser() / "dexray.db")
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("true or false is wanted")
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """One setting with its value and where that came from."""
+
+    name: str
+    value: Any
+    source: str
+    doc: str
+
+
+def resolve(
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> tuple[Settings, list[Sourced]]:
+    """The settings in force, and each with its source. Arguments that are None count as not given. Raises SettingsError."""
+    environ = os.environ if environ is None else environ
+    fields = {entry.name: entry for entry in dataclasses.fields(Settings)}
+    given = {name: value for name, value in (arguments or {}).items() if value is not None}
+    path, table = _project_table(folder if folder is not None else Path.cwd())
+    for name, where in [*((name, "argument") for name in given), *((name, f"[tool.dexray] in {path}") for name in table)]:
+        if name not in fields:
+            raise SettingsError(f"{where}: there is no setting {name!r}; the settings are {', '.join(fields)}")
+    values: dict[str, Any] = {}
+    sourced: list[Sourced] = []
+    for name, entry in fields.items():
+        variable = f"DEXRAY_{name.upper()}"
+        if name in given:
+            value, source = given[name], "argument"
+        elif environ.get(variable):
+            value, source = environ[variable], variable
+        elif name in table:
+            value, source = table[name], f"[tool.dexray] in {path}"
+        else:
+            value, source = entry.default, "default"
+        try:
+            values[name] = entry.metadata["parse"](value)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise SettingsError(f"setting {name} = {value!r} ({source}): {error}") from error
+        sourced.append(Sourced(name, values[name], source, entry.metadata["doc"]))
+    return Settings(**values), sourced
+
+
+def _project_table(folder: Path) -> tuple[Path | None, dict[str, Any]]:
+    for parent in (folder, *folder.parents):
+        path = parent / "pyproject.toml"
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        try:
+            table = tomllib.loads(content.decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{path} can't be read: {error}") from error
+        found = table.get("tool", {}).get("dexray")
+        return path, found if isinstance(found, dict) else {}
+    return None, {}
+
+
+def masked(value: Any) -> str:
+    """A setting for the eyes of people: the password of a URL is not shown."""
+    return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:***@", str(value))

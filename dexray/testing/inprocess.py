@@ -1,0 +1,146 @@
+"""Handlers and host in one event loop: an AttemptPort without processes, and a FlowService over one host."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from dex import Registry
+from dex.wire.service import AnswerT, Request
+from dexray.attempts import run_async, run_sync
+from dexray.attempts.ids import message_id
+from dexray.engine import Clock, FlowHost, HostSettings
+from dexray.engine.clock import Blocking, BlockingInline
+from dexray.journal.interface import Journal
+from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptTask, Heartbeat
+from dexray.protocol.ports import AttemptSink
+
+
+class _Reporter:
+    def __init__(self, port: LocalAttempts, key: AttemptKey) -> None:
+        self._port = port
+        self._key = key
+
+    def heartbeat(self, heartbeat: Heartbeat | None) -> None:
+        self._port.sink.attempt_heartbeat(self._key, heartbeat)
+
+    def stream(self, name: str, payload: bytes) -> None:
+        self._port.sink.attempt_heartbeat(self._key, None)
+
+    def is_canceled(self) -> bool:
+        return self._key in self._port.canceled
+
+    def now(self) -> float:
+        return self._port.clock.now()
+
+
+class LocalAttempts:
+    """Runs attempts in the event loop: synchronous handlers in one go, asynchronous ones as tasks."""
+
+    sink: AttemptSink
+
+    def __init__(self, registry: Callable[[], Registry], clock: Clock, slots: int = 100) -> None:
+        self.clock = clock
+        self.canceled: set[AttemptKey] = set()
+        self._registry = registry
+        self._slots = slots
+        self._taken = 0
+        self._refused = False
+        self._running: dict[AttemptKey, asyncio.Task[None]] = {}
+
+    def reserve(self, flow_type: str, step_type: str, is_async: bool) -> bool:
+        if self._taken >= self._slots:
+            self._refused = True
+            return False
+        self._taken += 1
+        return True
+
+    def release(self, flow_type: str, step_type: str, is_async: bool) -> None:
+        self._taken -= 1
+        if self._refused:
+            self._refused = False
+            self.sink.slots_changed()
+
+    def run(self, task: AttemptTask) -> None:
+        self._running[task.key] = asyncio.get_running_loop().create_task(self._run(task))
+
+    async def _run(self, task: AttemptTask) -> None:
+        try:
+            result = await self._result(task)
+        finally:
+            self._running.pop(task.key, None)
+            self.canceled.discard(task.key)
+            self.release(task.flow_type, task.step_type, task.is_async)
+        self.sink.attempt_finished(task.key, result)
+
+    async def _result(self, task: AttemptTask) -> AttemptResult:
+        reporter = _Reporter(self, task.key)
+        self.sink.attempt_running(task.key)
+        try:
+            if task.is_async:
+                return await run_async(task, self._registry(), reporter)
+            return run_sync(task, self._registry(), reporter)
+        except Exception as error:
+            return AttemptFailed(error_type=type(error).__qualname__, detail=str(error), kind="WORKER_CRASHED")
+
+    def cancel(self, key: AttemptKey) -> None:
+        task = self._running.get(key)
+        if task is not None:
+            self.canceled.add(key)
+            task.cancel()
+
+    async def close(self) -> None:
+        """Kills what runs, as the end of the process would."""
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+class InProcessEngine:
+    """One host over one journal: a FlowService. `await start()` resumes what the journal holds."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        journal: Journal,
+        clock: Clock,
+        *,
+        owner: str = "in-process",
+        blocking: Blocking | None = None,
+        settings: HostSettings | None = None,
+        slots: int = 100,
+    ) -> None:
+        self.registry = registry
+        self.attempts = LocalAttempts(lambda: self.registry, clock, slots)
+        numbers = itertools.count(1)
+        self.host = FlowHost(
+            owner=owner,
+            journal=journal,
+            attempts=self.attempts,
+            clock=clock,
+            blocking=blocking if blocking is not None else BlockingInline(),
+            new_id=lambda: message_id(clock.now(), next(numbers)),
+            settings=settings,
+        )
+        self.attempts.sink = self.host
+
+    async def start(self) -> None:
+        self.host.deploy(self.registry.describe("in-process"))
+        self.host.start()
+
+    async def call(self, request: Request[AnswerT]) -> AnswerT:
+        answer: Any = await self.host.call(request)  # type: ignore[arg-type]
+        return answer  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        """Ends in order."""
+        await self.attempts.close()
+        await self.host.stop()
+
+    async def crash(self) -> None:
+        """Ends at once: what is not in the journal is lost."""
+        await self.host.abandon()
+        await self.attempts.close()

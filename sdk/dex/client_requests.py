@@ -1,0 +1,209 @@
+"""What a client's arguments become on the wire, and what answers become in return. No I/O: everything here returns or refuses.
+
+A client knows a Flow by its id alone, so an Attribute, a Channel or a Stream is looked up in all Flows of the Registry: the very object
+must be registered by at least one of them, as with a Context. Values are encoded by the type that their definition declares, so that
+a mistake is found before anything is sent.
+
+Every write has a request id. One that is made here is `fresh`: nobody can have sent it before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import uuid4
+
+from dex.attribute import Attribute, AttributeMap
+from dex.channel import Channel, ChannelMap
+from dex.flow import Flow
+from dex.names import check_flow_id, check_instance, physical_name
+from dex.options import FlowTimeoutPolicy, StartFlowOptions, StopFlowOptions
+from dex.registry import Registry
+from dex.stream import Stream
+from dex.values import attach, detach
+from dex.wire.service import AttributeValue, GetAttribute, Publish, SetAttribute, StartFlow, StopFlow
+
+Definition = Attribute[Any] | AttributeMap[Any] | Channel[Any] | ChannelMap[Any] | Stream[Any]
+
+
+class RequestBuilder:
+    """Builds requests for the Flows of one Registry; values above `limit` bytes are refused."""
+
+    def __init__(self, registry: Registry, limit: int) -> None:
+        if not isinstance(registry, Registry):
+            raise TypeError(
+                f"a client needs a Registry, got {type(registry).__name__}: write Client(Registry([MyFlow()]))"
+            )
+        self._registry = registry
+        self._codecs = registry.codec_registry
+        self._limit = limit
+        definitions = [registry.definition(flow_type) for flow_type in registry.flows]
+        self._registered = frozenset(
+            id(known)
+            for flow in definitions
+            for group in (flow.attributes, flow.channels, flow.streams)
+            for known in group.values()
+        )
+
+    # Requests ---------------------------------------------------------------------------------------------------------
+
+    def start_flow(
+        self, flow: Flow[Any], flow_id: str, value: Any, options: StartFlowOptions | None, request_id: str | None
+    ) -> StartFlow:
+        definition = self._registry.flow_of(flow)
+        flow_type = definition.flow_type
+        options = StartFlowOptions() if options is None else options
+        if not isinstance(options, StartFlowOptions):
+            raise TypeError(f"start_flow(options=…) takes StartFlowOptions, got {type(options).__name__}")
+        if request_id is not None and options.request_id not in (None, request_id):
+            raise ValueError(
+                f"start_flow got two request ids, request_id={request_id!r} and options.request_id="
+                f"{options.request_id!r}: give one"
+            )
+        identity, fresh = _identity(options.request_id if request_id is None else request_id)
+        blobs: dict[str, bytes] = {}
+        start = definition.start_step
+        if start is None and value is not None:
+            raise ValueError(
+                f"Flow {flow_type!r} has no start Step and so takes no input, got {type(value).__name__}: start it with None"
+            )
+        input_type = None if start is None else start.input_type
+        where = f"input of Flow {flow_type!r}"
+        policy = self._timeout_policy(flow_type, definition.has_timeout_handler, options)
+        return StartFlow(
+            flow_id=check_flow_id(flow_id),
+            flow_type=flow_type,
+            input=self._encode(value, input_type, where, blobs),
+            request_id=identity,
+            fresh=fresh,
+            id_reuse_policy=options.id_reuse_policy.name,
+            ignore_already_started=options.ignore_already_started,
+        )
+
+    def publish(
+        self, flow_id: str, channel: Channel[Any] | ChannelMap[Any], arguments: tuple[Any, ...], request_id: str | None
+    ) -> Publish:
+        name, values = self._target("publish", channel, arguments, Channel, ChannelMap)
+        if not values:
+            raise ValueError(f"publish to {_describe(channel)} needs at least one value; None is one")
+        identity, fresh = _identity(request_id)
+        blobs: dict[str, bytes] = {}
+        where = f"message for Channel {name!r}"
+        return Publish(
+            flow_id=check_flow_id(flow_id),
+            channel=name,
+            values=tuple(self._encode(value, channel.value_type, where, blobs) for value in values),
+            request_id=identity,
+            fresh=fresh,
+            blobs=blobs,
+        )
+
+    def set_attribute(
+        self,
+        flow_id: str,
+        attribute: Attribute[Any] | AttributeMap[Any],
+        arguments: tuple[Any, ...],
+        request_id: str | None,
+    ) -> SetAttribute:
+        name, values = self._target("set_attribute", attribute, arguments, Attribute, AttributeMap)
+        if len(values) != 1:
+            raise TypeError(f"set_attribute of {_describe(attribute)} takes one value, got {len(values)}")
+        identity, fresh = _identity(request_id)
+        blobs: dict[str, bytes] = {}
+        value = values[0]
+        where = f"value of Attribute {name!r}"
+        return SetAttribute(
+            flow_id=check_flow_id(flow_id),
+            name=name,
+            value=None if value is None else self._encode(value, attribute.value_type, where, blobs),
+            request_id=identity,
+            fresh=fresh,
+            blobs=blobs,
+        )
+
+    def get_attribute(
+        self, flow_id: str, attribute: Attribute[Any] | AttributeMap[Any], arguments: tuple[Any, ...]
+    ) -> GetAttribute:
+        name, rest = self._target("get_attribute", attribute, arguments, Attribute, AttributeMap)
+        if rest:
+            raise TypeError(f"get_attribute of {_describe(attribute)} got {len(rest)} arguments too many")
+        return GetAttribute(flow_id=check_flow_id(flow_id), name=name)
+
+    def attribute_value(self, attribute: Attribute[Any] | AttributeMap[Any], answer: AttributeValue) -> Any:
+        """The typed value that a GetAttribute found; as `Attribute.get` when there is none."""
+        if not answer.found:
+            return attribute.missing_value
+        where = f"value of Attribute {attribute.name!r}"
+        return self._codecs.decode(attach(answer.value, answer.blobs), attribute.value_type, where=where)
+
+    def stop_flow(self, flow_id: str, options: StopFlowOptions | None, request_id: str | None) -> StopFlow:
+        options = StopFlowOptions() if options is None else options
+        if not isinstance(options, StopFlowOptions):
+            raise TypeError(f"stop_flow(options=…) takes StopFlowOptions, got {type(options).__name__}")
+        identity, fresh = _identity(request_id)
+        return StopFlow(
+            flow_id=check_flow_id(flow_id),
+            stop_type=options.type.name,
+            reason=options.reason or "",
+            request_id=identity,
+            fresh=fresh,
+        )
+
+    # Checks -----------------------------------------------------------------------------------------------------------
+
+    def check_attribute(
+        self, operation: str, attribute: Attribute[Any] | AttributeMap[Any], arguments: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """The arguments behind the Attribute and its instance."""
+        return self._target(operation, attribute, arguments, Attribute, AttributeMap)[1]
+
+    def check_stream(self, operation: str, stream: Stream[Any], *values: Any) -> None:
+        """Refuses a Stream that is not registered, and values that are not its type."""
+        if not isinstance(stream, Stream):
+            raise TypeError(f"{operation} takes a Stream, got {type(stream).__name__}: {stream!r}")
+        self._check_registered(operation, stream)
+        for value in values:
+            self._encode(value, stream.value_type, f"message for Stream {stream.name!r}", {})
+
+    def _target(
+        self, operation: str, definition: Any, arguments: tuple[Any, ...], plain: type, keyed: type
+    ) -> tuple[str, tuple[Any, ...]]:
+        """The physical name, and the arguments that are left when a map has taken its instance."""
+        if isinstance(definition, plain):
+            self._check_registered(operation, definition)
+            return definition.name, arguments
+        if not isinstance(definition, keyed):
+            raise TypeError(
+                f"{operation} takes {plain.__name__} or {keyed.__name__}, got {type(definition).__name__}: {definition!r}"
+            )
+        self._check_registered(operation, definition)
+        if not arguments:
+            raise TypeError(f"{operation} of {_describe(definition)} needs an instance: {operation}(flow_id, map, instance, …)")
+        instance = check_instance(keyed.__name__, definition.name, arguments[0])
+        return physical_name(definition.name, instance), arguments[1:]
+
+    def _check_registered(self, operation: str, definition: Definition) -> None:
+        if id(definition) not in self._registered:
+            raise ValueError(
+                f"{operation}: {_describe(definition)} is not registered by any Flow of this client's Registry "
+                f"({', '.join(self._registry.flows) or 'it has none'}): use the very object that the Flow's persistence "
+                "schema lists"
+            )
+
+    def _encode(self, value: Any, value_type: Any, where: str, blobs: dict[str, bytes]) -> bytes:
+        return detach(self._codecs.encode(value, value_type, where=where, limit=self._limit), blobs)
+
+
+def _identity(request_id: str | None) -> tuple[str, bool]:
+    """A request id, and whether it is fresh."""
+    if request_id is None:
+        return str(uuid4()), True
+    if not isinstance(request_id, str):
+        raise TypeError(f"request_id must be a str, got {type(request_id).__name__}: {request_id!r}")
+    if not request_id:
+        raise ValueError('request_id must not be "": leave it out to have one made for this call')
+    return request_id, False
+
+
+def _describe(definition: Definition) -> str:
+    return f"{type(definition).__name__} {definition.name!r}"

@@ -1,0 +1,297 @@
+"""Every question a client can ask, with its answer, and the one method that takes them.
+
+A `FlowService` is what stands behind a Client: the cluster, the in-process engine, or an HTTP connection. It has one method, so that
+routing, repeating and logging are written once. Requests that write carry a request id; `fresh` tells that the id was made for this
+very call and never sent before, which saves the service a look-up. A repeat (same id, fresh=False) has the first one's effect and answer.
+Times are seconds since the epoch (UTC), durations seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from dex.wire.specs import TimeoutHandlerSpec
+
+AnswerT = TypeVar("AnswerT", bound="Answer")
+
+
+class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class Request(Struct, Generic[AnswerT], frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """`flow_id` routes the request to the owner of its Flow; "" asks the service as a whole."""
+
+    answer_type: ClassVar[type[Answer]]
+    operation: ClassVar[str]
+    flow_id: str = ""
+
+
+class Done(Answer, frozen=True, kw_only=True):
+    """Nothing to say but that it is durable."""
+
+
+# Starting -------------------------------------------------------------------------------------------------------------
+
+
+class FlowConfigSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A FlowConfig; None is a field not given."""
+
+    active_step_search_mode: str | None = None
+    continue_as_new_threshold: int | None = None
+    continue_as_new_page_size_bytes: int | None = None
+    step_durability: str | None = None
+    attribute_store_names: tuple[str, ...] | None = None
+
+
+class Started(Answer, frozen=True, kw_only=True):
+    run_id: str
+
+
+class StartFlow(Request[Started], frozen=True, kw_only=True):
+    answer_type = Started
+    operation = "start_flow"
+    flow_type: str
+    input: bytes
+    request_id: str
+    call_id: str = ""  # names this very call: its repeats, with fresh=False, get the first one's answer
+    fresh: bool = False
+    id_reuse_policy: str = "DEFAULT"
+    ignore_already_started: bool = False
+    timeout: float = 0.0  # 0: none
+    timeout_policy: str = ""  # resolved by the Client: "", FAIL, CANCEL or HANDLER
+    timeout_handler: TimeoutHandlerSpec | None = None
+    start_delay: float = 0.0  # refused when positive
+    has_retry_policy: bool = False  # refused when true
+    config: FlowConfigSpec = FlowConfigSpec()
+    attributes: dict[str, bytes] = {}  # physical names
+    blobs: dict[str, bytes] = {}
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+class Published(Answer, frozen=True, kw_only=True):
+    message_ids: tuple[str, ...]
+
+
+class Publish(Request[Published], frozen=True, kw_only=True):
+    answer_type = Published
+    operation = "publish"
+    channel: str  # physical name
+    values: tuple[bytes, ...]
+    request_id: str
+    fresh: bool = False
+    blobs: dict[str, bytes] = {}
+
+
+class SetAttribute(Request[Done], frozen=True, kw_only=True):
+    answer_type = Done
+    operation = "set_attribute"
+    name: str  # physical name
+    value: bytes | None  # None: delete
+    request_id: str
+    fresh: bool = False
+    blobs: dict[str, bytes] = {}
+
+
+class StopFlow(Request[Done], frozen=True, kw_only=True):
+    answer_type = Done
+    operation = "stop_flow"
+    stop_type: str = "CANCEL"  # CANCEL, TERMINATE, FAIL
+    reason: str = ""
+    request_id: str
+    fresh: bool = False
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+class AttributeValue(Answer, frozen=True, kw_only=True):
+    found: bool
+    value: bytes = b""
+    blobs: dict[str, bytes] = {}
+
+
+class GetAttribute(Request[AttributeValue], frozen=True, kw_only=True):
+    answer_type = AttributeValue
+    operation = "get_attribute"
+    name: str  # physical name
+
+
+class Completion(Struct, frozen=True, omit_defaults=True):
+    step_type: str
+    step_execution_id: str
+    output: bytes | None = None  # None: completed without an output
+
+
+class FlowOutcome(Answer, frozen=True, kw_only=True):
+    """The result of a run, or a snapshot of one that still runs."""
+
+    flow_id: str
+    run_id: str
+    status: str  # a FlowStatus name
+    completions: tuple[Completion, ...] = ()
+    error_type: str = ""  # "" or a FlowErrorType name
+    error_message: str = ""
+    blobs: dict[str, bytes] = {}
+
+
+class WaitForFlow(Request[FlowOutcome], frozen=True, kw_only=True):
+    """A long poll: LONG_POLL_TIMEOUT after `timeout` seconds. One request asks for at most 60 s; the Client repeats."""
+
+    answer_type = FlowOutcome
+    operation = "wait_for_flow"
+    timeout: float = 60.0
+
+
+class FailureDescription(Struct, frozen=True, omit_defaults=True):
+    error_type: str
+    detail: str
+    kind: str = ""
+    trace: str = ""
+    worker: str = ""
+    attempt: int = 0
+    at: float = 0.0
+
+
+class StepDescription(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One open Step execution. phase: ready, running, backoff, waiting."""
+
+    step_type: str
+    step_execution_id: str
+    from_step_execution_id: str
+    method: str
+    phase: str
+    attempt: int
+    since: float
+    waits_for: str = ""  # in words: what it waits for
+    retry_at: float | None = None
+    last_failure: FailureDescription | None = None
+    has_heartbeat: bool = False
+    heartbeat: Any = None  # readable form
+
+
+class FlowDescription(Answer, frozen=True, kw_only=True):
+    flow_id: str
+    run_id: str
+    flow_type: str
+    status: str
+    started_at: float
+    closed_at: float | None = None
+    error_type: str = ""
+    error_message: str = ""
+    steps: tuple[StepDescription, ...] = ()
+    channels: dict[str, int] = {}
+    attributes: dict[str, Any] = {}  # readable forms
+    owner: str = ""
+    problem: str = ""  # why the whole Flow is parked, when it is
+
+
+class DescribeFlow(Request[FlowDescription], frozen=True, kw_only=True):
+    answer_type = FlowDescription
+    operation = "describe_flow"
+
+
+class HistoryEvent(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One event for people: kind as in the journal, data in readable form."""
+
+    number: int  # counts from 1 in the run
+    kind: str
+    at: float
+    step_execution_id: str = ""
+    data: dict[str, Any] = {}
+
+
+class HistoryPage(Answer, frozen=True, kw_only=True):
+    run_id: str
+    events: tuple[HistoryEvent, ...]
+    closed: bool
+    more: bool = False
+
+
+class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
+    """Events after number `after`; with wait > 0 a long poll for the next ones."""
+
+    answer_type = HistoryPage
+    operation = "history"
+    run_id: str = ""
+    after: int = 0
+    limit: int = 1000
+    wait: float = 0.0
+
+
+class FlowEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    flow_id: str
+    run_id: str
+    flow_type: str
+    status: str
+    started_at: float
+    closed_at: float | None = None
+
+
+class FlowsPage(Answer, frozen=True, kw_only=True):
+    flows: tuple[FlowEntry, ...]
+    next_page_token: str = ""
+
+
+class ListFlows(Request[FlowsPage], frozen=True, kw_only=True):
+    """Newest first. "" does not filter."""
+
+    answer_type = FlowsPage
+    operation = "list_flows"
+    status: str = ""
+    flow_type: str = ""
+    page_size: int = 100
+    page_token: str = ""
+
+
+AnyRequest = (
+    StartFlow | Publish | SetAttribute | StopFlow | GetAttribute | WaitForFlow | DescribeFlow | GetHistory | ListFlows
+)
+
+
+class ServiceFailure(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error as data; a Client turns it into the exception that its code and sub_status stand for (`dex.errors`)."""
+
+    code: str  # a StatusCode name
+    detail: str
+    sub_status: str = "UNCATEGORIZED"  # an ErrorSubStatus name
+    worker_code: str = ""  # with WORKER_API_ERROR: the StatusCode name, type and text of what the handler raised
+    worker_error_type: str = ""
+    worker_error_detail: str = ""
+
+
+class ServiceError(Exception):
+    """Raised by a FlowService. Clients translate it; nothing else of a service's inside reaches a user."""
+
+    def __init__(self, code: str, detail: str, sub_status: str = "UNCATEGORIZED") -> None:
+        super().__init__(f"{code}: {detail}")
+        self.failure = ServiceFailure(code=code, detail=detail, sub_status=sub_status)
+
+
+class FlowService(Protocol):
+    async def call(self, request: Request[AnswerT]) -> AnswerT:
+        """Answers one request, or raises ServiceError. UNAVAILABLE means that the outcome is unknown: repeat with the same id."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+_requests: msgspec.msgpack.Decoder[AnyRequest] = msgspec.msgpack.Decoder(AnyRequest)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: Struct) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_request(data: bytes) -> AnyRequest:
+    return _requests.decode(data)
+
+
+def decode_answer(request: Request[AnswerT], data: bytes) -> AnswerT:
+    return msgspec.msgpack.decode(data, type=request.answer_type)  # type: ignore[return-value]
