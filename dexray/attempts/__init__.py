@@ -11,3 +11,17 @@
 It knows nothing of Ray, of journals or of the machine: a task comes in, one result goes out, and a `Reporter`
 takes the signs of life between.
 """
+
+from dexray.attempts.code import CodeNotLoadable, load_registry, pack_registry
+from dexray.attempts.reporter import Reporter, SilentReporter
+from dexray.attempts.runner import run_async, run_sync
+
+__all__ = [
+    "CodeNotLoadable",
+    "Reporter",
+    "SilentReporter",
+    "load_registry",
+    "pack_registry",
+    "run_async",
+    "run_sync",
+]

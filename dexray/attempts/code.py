@@ -159,7 +159,8 @@ def _pickle(registry: Registry, by_value: frozenset[str]) -> bytes:
         flow_type, thing, cause = blame(registry, dumps, error)
         raise FlowDefinitionError(
             f"Flow {flow_type!r} can't be deployed: {thing} can't be pickled ({cause}). "
-            "Workers get the Flow's code as a pickle: make such an object inside the handler that uses it, or leave it out with __getstate__"
+            "Workers get the Flow's code as a pickle: make such an object inside the handler that uses it, "
+            "or leave it out with __getstate__"
         ) from error
 
 

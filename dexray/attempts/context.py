@@ -16,12 +16,11 @@ T = TypeVar("T")
 class StepContext:
     """The Context of a synchronous handler; `_runtime` is what Channels and Attributes look for."""
 
-    __slots__ = ("_cancelling_before", "_handler", "_runtime")
+    __slots__ = ("_handler", "_runtime")
 
     def __init__(self, runtime: AttemptRuntime) -> None:
         self._runtime = runtime
         self._handler: asyncio.Task[Any] | None = None
-        self._cancelling_before = 0
 
     @property
     def flow_id(self) -> str:
@@ -84,16 +83,12 @@ class StepContext:
     def record_event(self, name: str, value: Any) -> None:
         self._runtime.record_event(name, value)
 
-    def _run_by(self, handler: asyncio.Task[Any] | None) -> None:
+    def _run_by(self, handler: asyncio.Task[Any]) -> None:
         """Names the asyncio task that runs the handler: cancelling it is a request to stop."""
         self._handler = handler
-        self._cancelling_before = handler.cancelling() if handler is not None else 0
 
     def _is_asked_to_stop(self) -> bool:
-        handler = self._handler
-        return (
-            handler is not None and handler.cancelling() > self._cancelling_before
-        ) or self._runtime.reporter.is_canceled()
+        return (self._handler is not None and self._handler.cancelling() > 0) or self._runtime.reporter.is_canceled()
 
 
 class AsyncStepContext(StepContext):

@@ -73,9 +73,9 @@ def run_sync(task: AttemptTask, registry: Registry, reporter: Reporter) -> Attem
 async def run_async(task: AttemptTask, registry: Registry, reporter: Reporter) -> AttemptResult:
     """Runs one attempt in the current asyncio task and answers with its result.
 
-    Cancelling that task asks the handler to stop: it gets CancelledError. The request ends here: the answer is
-    data all the same, and the task goes on. A handler that is not asynchronous runs at once, and blocks the
-    event loop as long as it takes.
+    Cancelling that task, before or while it runs this, asks the handler to stop: it gets CancelledError. The
+    request ends here: the answer is data all the same, and the task goes on. A handler that is not asynchronous
+    runs at once, and blocks the event loop as long as it takes.
     """
     attempt = _prepare(task, registry, reporter)
     if not isinstance(attempt, _Attempt):
@@ -88,7 +88,10 @@ async def run_async(task: AttemptTask, registry: Registry, reporter: Reporter) -
             returned = _drive(attempt, returned)
     except BaseException as error:
         return attempt.failed(error)
-    return attempt.returned(returned)
+    else:
+        return attempt.returned(returned)
+    finally:
+        await _absorb()
 
 
 # Resolve and decode ---------------------------------------------------------------------------------------------------
@@ -170,6 +173,7 @@ def _prepare(task: AttemptTask, registry: Registry, reporter: Reporter) -> _Atte
     step = definition.steps.get(task.step_type)
     if step is None:
         return _unknown(task, f"Step {task.step_type!r} in Flow {task.flow_type!r}")
+    method: Callable[..., Any]
     if task.key.method == EXECUTE:
         method, kind = step.step.execute, step.execute
     elif task.key.method == WAIT_FOR and step.wait_for is not None:
@@ -184,7 +188,7 @@ def _prepare(task: AttemptTask, registry: Registry, reporter: Reporter) -> _Atte
 
 
 def _unknown(task: AttemptTask, what: str) -> AttemptReturned:
-    return AttemptReturned(f"the deployed code has no {what} (deployment {task.deployment_id})")
+    return AttemptReturned(reason=f"the deployed code has no {what} (deployment {task.deployment_id})")
 
 
 # Call -----------------------------------------------------------------------------------------------------------------
@@ -236,7 +240,6 @@ def _close(frames: Generator[Any, Any, Any]) -> None:
 async def _await(attempt: _Attempt, handler: Awaitable[Any]) -> AttemptResult:
     current = asyncio.current_task()
     assert current is not None
-    before = current.cancelling()
     attempt.context._run_by(current)
     deadline = _Deadline(attempt.runtime, current)
     try:
@@ -247,14 +250,15 @@ async def _await(attempt: _Attempt, handler: Awaitable[Any]) -> AttemptResult:
         return attempt.returned(returned)
     finally:
         deadline.disarm()
-        if current.cancelling() > before:
-            await _absorb(current, before)
+        await _absorb()
 
 
-async def _absorb(current: asyncio.Task[Any], before: int) -> None:
+async def _absorb() -> None:
     """Takes back the requests to stop that were meant for the handler, delivered to it or not."""
-    while current.cancelling() > before:
-        while current.cancelling() > before:
+    current = asyncio.current_task()
+    assert current is not None
+    while current.cancelling():
+        while current.cancelling():
             current.uncancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)

@@ -20,7 +20,8 @@ def config(
 ) -> None:
     """Show every setting, its value and where that comes from.
 
-    An option of the command wins over a DEXRAY_* variable, that over [tool.dexray] in pyproject.toml, and that over the default.
+    An option of the command wins over a DEXRAY_* variable, that over [tool.dexray] in pyproject.toml, and that over
+    the default.
     """
     with command(json=json, debug=debug) as terminal:
         _, sourced = resolve(Place(database, address, namespace).arguments())

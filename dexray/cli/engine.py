@@ -1,7 +1,7 @@
 """The seam between the command and an engine: everything that a command wants from one goes through here.
 
-Ray comes in with the first of these calls, not before. Leaving an engine can take a few seconds and is what makes sure that no process
-stays behind, so a second Ctrl-C does not cut it short.
+Ray comes in with the first of these calls, not before. Leaving an engine can take a few seconds and is what makes
+sure that no process stays behind, so a second Ctrl-C does not cut it short.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 class Session:
-    """Questions to an engine, one at a time. A question that it can't take at the moment is repeated, as a Client would."""
+    """Questions to an engine, one at a time.
+
+    A question that it can't take at the moment is repeated, as a Client would.
+    """
 
     def __init__(self, service: FlowService, runner: asyncio.Runner) -> None:
         self._caller = ServiceCaller(service, lambda: service, ClientOptions())

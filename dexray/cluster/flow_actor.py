@@ -92,6 +92,7 @@ class FlowActor:
                 spec = msgspec.msgpack.decode(stored.spec, type=DeploymentSpec)
                 mine = {name: flow for name, flow in spec.flows.items() if newest.get(name) == deployment_id}
                 host.deploy(replace(spec, flows=mine))
+        await self._attempts.start()
         self._host = host
         host.start()
 
@@ -113,6 +114,8 @@ class FlowActor:
         """Ends in order: what was decided is written."""
         if self._host is not None:
             await self._host.stop()
+        if self._attempts is not None:
+            await self._attempts.close()
 
     # Clients ------------------------------------------------------------------------------------------------------------
 

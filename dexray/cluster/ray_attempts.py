@@ -518,4 +518,5 @@ class RayAttempts(AttemptPort):
 
 
 def _look_at_cluster() -> tuple[dict[str, float], set[str]]:
-    return ray.cluster_resources(), {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    untyped: Any = ray
+    return untyped.cluster_resources(), {node["NodeID"] for node in untyped.nodes() if node["Alive"]}

@@ -1,25 +1,30 @@
 """Critical Section: parallel branches of one Flow take turns on a sequence of Steps.
 
-Reviewers edit one contract. An edit takes two Steps, and two edits must never interleave. A lock of an Attribute covers one method of one
-Step, which is too little here; so a Channel holds exactly one message, the token, and who holds the token may work.
+Reviewers edit one contract. An edit takes two Steps, and two edits must never interleave. A lock of an Attribute
+covers one method of one Step, which is too little here; so a Channel holds exactly one message, the token, and who
+holds the token may work.
 
-    StartContractEdits ──┬─> EnterContractEdit ─> EditContract ─> SaveContractEdit     once for each reviewer
+    StartContractEdits ──┬─> EnterContractEdit ─> EditContract ─> SaveContractEdit     one for each reviewer
       makes the token    │     takes the token      the work        gives it back
-                         └─> FinishContractEdits                                       waits for a record of each reviewer
+                         └─> FinishContractEdits                                       waits for all the records
 
 Every way out of the section gives the token back, once, and leaves one record of its reviewer:
 
 - **saved**: the last Step publishes record and token with its result.
-- **failed**: a failed handoff or save, when its attempts are used up, goes on with ReleaseContractEditToken, which publishes both.
+- **failed**: a failed handoff or save, when its attempts are used up, goes on with ReleaseContractEditToken, which
+  publishes both.
 - **withdrawn**: a reviewer who thinks better of it leaves early; EditContract publishes both.
-- **canceled**: CancelContractEdit cancels the handoff of a reviewer who is called away. If the handoff held the token by then, it returns
-  to the front of its Channel by itself: a canceled Step publishes nothing, and none of its messages is lost.
+- **canceled**: CancelContractEdit cancels the handoff of a reviewer who is called away. If the handoff held the token
+  by then, it returns to the front of its Channel by itself: a canceled Step publishes nothing, and none of its
+  messages is lost.
 
-Cancel the handoff only, never a Step that works on the contract: such a Step took no token itself, so nothing would give one back.
+Cancel the handoff only, never a Step that works on the contract: such a Step took no token itself, so nothing would
+give one back.
 
-The one who cancels can't know whether it came in time, since that is decided when its result is saved: the handoff may have moved on.
-A second message tells. Each reviewer who may be canceled has a *seat*, which the handoff takes together with the token. Saved, the handoff
-has used it up; canceled, the seat is back. ReportCanceledEdit takes the seat if there is one: whoever got it writes the record.
+The one who cancels can't know whether it came in time, since that is decided when its result is saved: the handoff
+may have moved on. A second message tells. Each reviewer who may be canceled has a *seat*, which the handoff takes
+together with the token. Saved, the handoff has used it up; canceled, the seat is back. ReportCanceledEdit takes the
+seat if there is one: whoever got it writes the record.
 
 Run it with `dexray demo`, or with `python critical_section.py`.
 """
@@ -78,7 +83,10 @@ class ContractEdit:
 
 @dataclass(frozen=True, slots=True)
 class ContractEditRecord:
-    """How the edit of one reviewer ended: saved, failed, withdrawn or canceled. One that never began has an interval of no length."""
+    """How the edit of one reviewer ended.
+
+    outcome: saved, failed, withdrawn or canceled. An edit that never began has an interval of no length.
+    """
 
     reviewer: str
     outcome: str
@@ -127,7 +135,7 @@ class StartContractEdits(Step[list[ContractEdit]]):
 
 
 class OfferSeat(Step[ContractEdit]):
-    """Starts a reviewer who will be called away: the handoff, and beside it, as its sibling, the Step that cancels it."""
+    """Starts a reviewer who will be called away: the handoff and, as its sibling, the Step that cancels it."""
 
     def execute(self, context: Context, edit: ContractEdit) -> StepDecision:
         CONTRACT_EDIT_SEAT.publish(context, edit.reviewer, "seat")
@@ -199,7 +207,10 @@ class CancelContractEdit(Step[ContractEdit]):
 
 
 class ReportCanceledEdit(Step[ContractEdit]):
-    """Writes the record of a reviewer whose handoff was canceled, which it knows by the seat. The token is not its business."""
+    """Writes the record of a reviewer whose handoff was canceled, which it knows by the seat.
+
+    The token is not its business.
+    """
 
     def wait_for(self, context: Context, edit: ContractEdit) -> Wait:
         return Wait.until(CONTRACT_EDIT_SEAT.at_most(edit.reviewer, 1))
@@ -260,7 +271,9 @@ def main() -> None:
         flow_id = f"contract-{current_time_millis()}"
         client.start_flow(contract_edit_flow, flow_id, DEMO_EDITS)
         for record in client.wait_for_flow(flow_id).single_output(list[ContractEditRecord]):
-            print(f"{record.reviewer:6} {record.outcome:10} {record.finished_at_millis - record.started_at_millis:5} ms")
+            print(
+                f"{record.reviewer:6} {record.outcome:10} {record.finished_at_millis - record.started_at_millis:5} ms"
+            )
 
 
 if __name__ == "__main__":

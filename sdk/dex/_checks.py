@@ -140,8 +140,8 @@ class FlowChecker:
         declared = signature.argument_of(Flow, FLOW_START)
         if declared is not None and not same_type(declared, start.input_type):
             raise FlowDefinitionError(
-                f"{self._where}: it is declared Flow[{type_text(declared)}], but its start Step "
-                f"{start.step_type!r} takes {type_text(start.input_type)}: the input of a Flow is that of its start Step"
+                f"{self._where}: it is declared Flow[{type_text(declared)}], but its start Step {start.step_type!r} "
+                f"takes {type_text(start.input_type)}: the input of a Flow is that of its start Step"
             )
 
     def _step(self, step: Any) -> StepDefinition:

@@ -161,7 +161,8 @@ class Describer:
         if not same_type(target.input_type, input_type):
             raise FlowDefinitionError(
                 f"{where}: its failure route leads to Step {target.step_type!r}, which takes "
-                f"{type_text(target.input_type)} and would get {type_text(input_type)}: a target takes the same input type"
+                f"{type_text(target.input_type)} and would get {type_text(input_type)}: "
+                "a target takes the same input type"
             )
         if route.options is None:
             return FailureRoute(step_type=target.step_type)

@@ -104,9 +104,7 @@ class Portal:
             raise RuntimeError(f"the {self._owner} is closed: make a new one")
         if self._loop is None or self._thread is None:
             loop = asyncio.new_event_loop()
-            thread = threading.Thread(
-                target=_serve, args=(loop,), name=f"dex-{self._owner.lower()}", daemon=True
-            )
+            thread = threading.Thread(target=_serve, args=(loop,), name=f"dex-{self._owner.lower()}", daemon=True)
             thread.start()
             self._loop, self._thread = loop, thread
             self._finalizer = weakref.finalize(self, _stop, loop, thread, self._pid)

@@ -308,9 +308,7 @@ class AsyncClient(UnservedCalls):
     async def _describe(self, flow_id: str, operation: str) -> FlowDescription:
         return await self._caller.call(DescribeFlow(flow_id=check_flow_id(flow_id)), operation=operation)
 
-    def _history(
-        self, flow_id: str, run_id: str, after: int, page_size: int, follow: bool
-    ) -> HistoryCursor:
+    def _history(self, flow_id: str, run_id: str, after: int, page_size: int, follow: bool) -> HistoryCursor:
         return HistoryCursor(self._caller, check_flow_id(flow_id), run_id, after, page_size, follow)
 
 

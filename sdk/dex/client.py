@@ -121,9 +121,7 @@ class Client:
     ) -> str:
         return self._portal.call(self._client.start_flow, flow, flow_id, input, options, request_id=request_id)
 
-    def stop_flow(
-        self, flow_id: str, options: StopFlowOptions | None = None, *, request_id: str | None = None
-    ) -> None:
+    def stop_flow(self, flow_id: str, options: StopFlowOptions | None = None, *, request_id: str | None = None) -> None:
         self._portal.call(self._client.stop_flow, flow_id, options, request_id=request_id)
 
     def wait_for_flow(self, flow_id: str, timeout: timedelta | None = None) -> FlowResult:
@@ -141,9 +139,7 @@ class Client:
         self, flow_id: str, channel: ChannelMap[T], instance: str, /, *values: T, request_id: str | None = None
     ) -> tuple[str, ...]: ...
 
-    def publish(
-        self, flow_id: str, channel: Any, /, *values: Any, request_id: str | None = None
-    ) -> tuple[str, ...]:
+    def publish(self, flow_id: str, channel: Any, /, *values: Any, request_id: str | None = None) -> tuple[str, ...]:
         return self._portal.call(self._client.publish, flow_id, channel, *values, request_id=request_id)
 
     @overload
@@ -190,9 +186,7 @@ class Client:
         request_id: str | None = None,
     ) -> None: ...
 
-    def set_attribute(
-        self, flow_id: str, attribute: Any, /, *value: Any, request_id: str | None = None
-    ) -> None:
+    def set_attribute(self, flow_id: str, attribute: Any, /, *value: Any, request_id: str | None = None) -> None:
         self._portal.call(self._client.set_attribute, flow_id, attribute, *value, request_id=request_id)
 
     # Looking ----------------------------------------------------------------------------------------------------------
@@ -285,9 +279,7 @@ class Client:
         run_id: str = "",
         options: RPCInvokeOptions | None = None,
     ) -> Any:
-        return self._portal.call(
-            self._client.invoke_rpc, method, flow_id, input, run_id=run_id, options=options
-        )
+        return self._portal.call(self._client.invoke_rpc, method, flow_id, input, run_id=run_id, options=options)
 
     def write_stream(self, flow_id: str, stream: Stream[T], source: str, value: T) -> None:
         self._portal.call(self._client.write_stream, flow_id, stream, source, value)
@@ -300,9 +292,7 @@ class Client:
     def list_stream_messages(
         self, flow_id: str, stream: Stream[T], page_size: int, before_page_token: str = ""
     ) -> StreamMessagesPage[T]:
-        return self._portal.call(
-            self._client.list_stream_messages, flow_id, stream, page_size, before_page_token
-        )
+        return self._portal.call(self._client.list_stream_messages, flow_id, stream, page_size, before_page_token)
 
     def search_flows(
         self,

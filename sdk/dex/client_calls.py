@@ -202,9 +202,7 @@ class HistoryCursor:
             raise ValueError(f"history(page_size=…) must be positive, got {page_size}")
         self._caller = caller
         self._follow = follow
-        self._next: GetHistory | None = GetHistory(
-            flow_id=flow_id, run_id=run_id, after=after, limit=page_size
-        )
+        self._next: GetHistory | None = GetHistory(flow_id=flow_id, run_id=run_id, after=after, limit=page_size)
 
     async def next_page(self) -> tuple[HistoryEvent, ...]:
         """The next events; empty at the end: of what there is, or of the run when following."""

@@ -9,15 +9,15 @@ Every write has a request id. One that is made here is `fresh`: nobody can have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 from uuid import uuid4
 
 from dex.attribute import Attribute, AttributeMap
 from dex.channel import Channel, ChannelMap
+from dex.durations import whole_seconds
 from dex.flow import Flow
 from dex.names import check_flow_id, check_instance, physical_name
-from dex.options import FlowTimeoutPolicy, StartFlowOptions, StopFlowOptions
+from dex.options import StartFlowOptions, StopFlowOptions
 from dex.registry import Registry
 from dex.stream import Stream
 from dex.values import attach, detach
@@ -61,23 +61,32 @@ class RequestBuilder:
                 f"{options.request_id!r}: give one"
             )
         identity, fresh = _identity(options.request_id if request_id is None else request_id)
-        blobs: dict[str, bytes] = {}
         start = definition.start_step
         if start is None and value is not None:
             raise ValueError(
-                f"Flow {flow_type!r} has no start Step and so takes no input, got {type(value).__name__}: start it with None"
+                f"Flow {flow_type!r} has no start Step and takes no input, got {type(value).__name__}: start it with None"
             )
-        input_type = None if start is None else start.input_type
-        where = f"input of Flow {flow_type!r}"
-        policy = self._timeout_policy(flow_type, definition.has_timeout_handler, options)
+        timeout = self._registry.timeout_of(flow_type, options)
+        attributes = self._registry.initial_attributes(flow_type, options.attributes, limit=self._limit)
+        blobs: dict[str, bytes] = {}
         return StartFlow(
             flow_id=check_flow_id(flow_id),
             flow_type=flow_type,
-            input=self._encode(value, input_type, where, blobs),
+            input=self._encode(
+                value, None if start is None else start.input_type, f"input of Flow {flow_type!r}", blobs
+            ),
             request_id=identity,
             fresh=fresh,
             id_reuse_policy=options.id_reuse_policy.name,
             ignore_already_started=options.ignore_already_started,
+            timeout=timeout.seconds,
+            timeout_policy=timeout.policy,
+            timeout_handler=timeout.handler,
+            start_delay=float(whole_seconds("start_delay", options.start_delay)),
+            has_retry_policy=options.retry_policy is not None,
+            config=self._registry.flow_config_spec(options.config_override),
+            attributes={name: detach(payload, blobs) for name, payload in attributes.items()},
+            blobs=blobs,
         )
 
     def publish(
@@ -178,7 +187,9 @@ class RequestBuilder:
             )
         self._check_registered(operation, definition)
         if not arguments:
-            raise TypeError(f"{operation} of {_describe(definition)} needs an instance: {operation}(flow_id, map, instance, …)")
+            raise TypeError(
+                f"{operation} of {_describe(definition)} needs an instance: {operation}(flow_id, map, instance, …)"
+            )
         instance = check_instance(keyed.__name__, definition.name, arguments[0])
         return physical_name(definition.name, instance), arguments[1:]
 

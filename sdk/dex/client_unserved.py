@@ -52,9 +52,7 @@ class ProcedureOf(Protocol[InputT_contra]):
 class Function(Protocol[OutputT_co]):
     """An RPC without input and with an output."""
 
-    def __call__(
-        self, context: Any, /
-    ) -> RPCResult[OutputT_co] | Coroutine[Any, Any, RPCResult[OutputT_co]]: ...
+    def __call__(self, context: Any, /) -> RPCResult[OutputT_co] | Coroutine[Any, Any, RPCResult[OutputT_co]]: ...
 
 
 class FunctionOf(Protocol[InputT_contra, OutputT_co]):

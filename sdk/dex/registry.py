@@ -269,7 +269,9 @@ def flow_config_spec(config: FlowConfig | None) -> FlowConfigSpec:
         value = getattr(config, name)
         if value is not None and type(value) is not int:
             raise TypeError(f"FlowConfig.{name} takes an int, got {value!r}")
-    if stores is not None and (isinstance(stores, str) or not all(isinstance(name, str) and name for name in stores)):
+    if stores is not None and (
+        type(stores) not in (tuple, list) or not all(isinstance(name, str) and name for name in stores)
+    ):
         raise TypeError(f"FlowConfig.attribute_store_names takes a list of names, got {stores!r}")
     return FlowConfigSpec(
         active_step_search_mode=None if search in (None, ActiveStepSearchMode.DEFAULT) else search.name,

@@ -92,8 +92,7 @@ class Wait:
         return Wait.any_of(approval.for_one(), Timer.by_duration(timedelta(hours=1)))
 
     Of several conditions that are ready at once in any_of, the first wins: Timers, then Channels, then SubFlows, each
-      in the order of
-    declaration. Messages are taken by the winning conditions only.
+    in the order of declaration. Messages are taken by the winning conditions only.
     """
 
     kind: WaitKind

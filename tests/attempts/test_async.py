@@ -200,6 +200,26 @@ async def test_cancelling_the_attempt_cancels_the_handler_and_still_answers_with
     assert attempt.running.cancelling() == 0
 
 
+async def test_a_request_made_before_the_attempt_runs_reaches_its_handler() -> None:
+    async def patient(context: Any, value: int) -> StepDecision:
+        assert context.is_cancellation_requested()
+        await asyncio.Event().wait()
+        return dead_end()
+
+    async def caller() -> AttemptResult:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        return await run_async(task_for("Bell", "Ring", 1), REGISTRY, RecordingReporter())
+
+    script(patient)
+    stopped = await asyncio.wait_for(asyncio.create_task(caller()), 5)
+    assert isinstance(stopped, AttemptFailed)
+    assert stopped.error_type == CANCELED
+    script(nothing)
+    assert isinstance(await asyncio.wait_for(asyncio.create_task(caller()), 5), ExecuteSucceeded)
+
+
 @pytest.mark.statement("B121")
 async def test_a_handler_may_go_on_after_a_request_to_stop() -> None:
     attempt = None

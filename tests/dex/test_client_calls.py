@@ -251,7 +251,10 @@ async def test_closing_closes_the_given_service_only_when_it_is_owned_and_only_o
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"request_timeout": timedelta(0)}, "request_timeout must be positive"), ({"max_value_bytes": 0}, "max_value_bytes")],
+    [
+        ({"request_timeout": timedelta(0)}, "request_timeout must be positive"),
+        ({"max_value_bytes": 0}, "max_value_bytes"),
+    ],
 )
 def test_options_without_sense_are_refused(options: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):

@@ -110,16 +110,14 @@ _TIME_TRAVEL_NEEDS: dict[TimeTravelType, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class TimerId:
-    """Names a Timer of a waiting Step: by the condition_id it was made with, or by its position among the conditions."""
+    """Names a Timer of a waiting Step: by its condition_id, or by its position among the conditions."""
 
     condition_id: str | None = None
     condition_index: int | None = None
 
     def __post_init__(self) -> None:
         if (self.condition_id is None) == (self.condition_index is None):
-            raise ValueError(
-                "TimerId needs exactly one selector: TimerId.by_condition_id(id) or TimerId.by_condition_index(i)"
-            )
+            raise ValueError("TimerId needs exactly one selector: by_condition_id(id) or by_condition_index(i)")
         if self.condition_id == "":
             raise ValueError("TimerId.by_condition_id(id): the id must not be empty")
         index = self.condition_index

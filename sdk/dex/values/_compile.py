@@ -363,7 +363,6 @@ def _json_tree(data: Any, name: str) -> Tree:
 
 
 def _is_named_tuple(cls: type) -> bool:
-
     return issubclass(cls, tuple) and hasattr(cls, "_fields") and hasattr(cls, "_field_defaults")
 
 
@@ -371,7 +370,7 @@ def _required(cls: Any, key: str, hint: Any) -> bool:
     """Whether a TypedDict needs the key. Python can't tell by itself when the annotations are strings."""
     qualifier = getattr(get_origin(hint), "_name", None)
     if qualifier in ("Required", "NotRequired"):
-        return qualifier == "Required"
+        return bool(qualifier == "Required")
     return bool(key in cls.__required_keys__)
 
 

@@ -26,8 +26,8 @@ def bare(hint: Any) -> Any:
 def field_hints(cls: Any, arguments: tuple[Any, ...], resolved: ResolvedHints) -> dict[str, Any]:
     """The hints of a class, by field, with its type variables replaced. NameError for an unknown name.
 
-    Hints that are text in the class are kept in `resolved` once they are understood. It travels with the registry: where
-    a class arrives by value there is no module that would know the names.
+    Hints that are text in the class are kept in `resolved` once they are understood. It travels with the registry:
+    where a class arrives by value there is no module that would know the names.
     """
     hints = resolved.get(cls)
     if hints is None:

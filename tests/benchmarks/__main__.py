@@ -1,0 +1,146 @@
+"""`python -m tests.benchmarks`: what the engine does on this machine, beside what Ray alone does in the same run.
+
+Embedded Ray, SQLite with synchronous=FULL, SYNC durability, in a temporary folder. Prints a table; `--json` prints one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import ray
+
+import dexray
+from dex import AsyncClient, Registry
+from tests.benchmarks.flows import Chain, FanOut, PingPong, ping, pong_count
+
+CHAIN, FAN_OUT, PING_PONG = Chain(), FanOut(), PingPong()
+STEPS = 5
+
+
+async def one_at_a_time(client: AsyncClient, count: int) -> dict[str, float]:
+    times = []
+    for number in range(count):
+        began = time.perf_counter()
+        await client.start_flow(CHAIN, f"single-{number}", STEPS)
+        await client.wait_for_flow(f"single-{number}")
+        times.append((time.perf_counter() - began) * 1000)
+    return {"p50_ms": statistics.median(times), "p95_ms": statistics.quantiles(times, n=20)[18]}
+
+
+async def many(client: AsyncClient, count: int, width: int) -> dict[str, float]:
+    gate = asyncio.Semaphore(width)
+
+    async def run(number: int) -> None:
+        async with gate:
+            await client.start_flow(CHAIN, f"many-{number}", STEPS)
+            await client.wait_for_flow(f"many-{number}")
+
+    began = time.perf_counter()
+    await asyncio.gather(*(run(number) for number in range(count)))
+    seconds = time.perf_counter() - began
+    return {"flows_per_second": count / seconds, "steps_per_second": count * STEPS / seconds}
+
+
+async def fan_out(client: AsyncClient, rounds: int, branches: int) -> dict[str, float]:
+    times = []
+    for number in range(rounds):
+        began = time.perf_counter()
+        await client.start_flow(FAN_OUT, f"fan-{number}", branches)
+        result = await client.wait_for_flow(f"fan-{number}")
+        assert result.single_output(int) == sum(range(branches))
+        times.append((time.perf_counter() - began) * 1000)
+    return {"p50_ms": statistics.median(times)}
+
+
+async def ping_pong(client: AsyncClient, rounds: int) -> dict[str, float]:
+    """A round trip: a published message wakes the Flow, whose Step answers in an Attribute that the client reads."""
+    await client.start_flow(PING_PONG, "ping-pong", rounds)
+    began = time.perf_counter()
+    for number in range(1, rounds + 1):
+        await client.publish("ping-pong", ping, number)
+        while await client.get_attribute("ping-pong", pong_count) < number:
+            await asyncio.sleep(0)
+    seconds = time.perf_counter() - began
+    await client.wait_for_flow("ping-pong")
+    return {"round_trips_per_second": rounds / seconds}
+
+
+def raw_tasks(count: int, in_flight: int) -> dict[str, float]:
+    """No-op Ray tasks from the driver: p50 of one at a time, and tasks a second with many in flight."""
+
+    @ray.remote(num_cpus=1, max_retries=0)
+    def nothing() -> None:
+        return None
+
+    ray.get([nothing.remote() for _ in range(100)])
+    times = []
+    for _ in range(200):
+        began = time.perf_counter()
+        ray.get(nothing.remote())
+        times.append((time.perf_counter() - began) * 1000)
+    began = time.perf_counter()
+    waiting = [nothing.remote() for _ in range(in_flight)]
+    done = 0
+    while done < count:
+        ready, waiting = ray.wait(waiting, num_returns=1)
+        ready_more, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0) if waiting else ([], [])
+        finished = len(ready) + len(ready_more)
+        done += finished
+        if done + len(waiting) < count:
+            waiting += [nothing.remote() for _ in range(finished)]
+        elif not waiting:
+            break
+    return {"p50_ms": statistics.median(times), "tasks_per_second": done / (time.perf_counter() - began)}
+
+
+async def warm_up(client: AsyncClient) -> None:
+    for number in range(30):
+        await client.start_flow(CHAIN, f"warm-{number}", STEPS)
+    for number in range(30):
+        await client.wait_for_flow(f"warm-{number}")
+
+
+async def main(scale: float) -> dict[str, dict[str, float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        registry = Registry([CHAIN, FAN_OUT, PING_PONG], allow_async_handlers=True)
+        figures: dict[str, dict[str, float]] = {}
+        async with await dexray.connect_async(registry, database=Path(folder) / "flows.db") as client:
+            await warm_up(client)
+            measures: list[tuple[str, Callable[[], Awaitable[dict[str, float]]]]] = [
+                ("a Flow of 5 Steps, one at a time", lambda: one_at_a_time(client, int(200 * scale))),
+                ("1,000 Flows of 5 Steps", lambda: many(client, int(1000 * scale), 500)),
+                ("fan-out of 100 Steps and join", lambda: fan_out(client, int(10 * scale) or 1, 100)),
+                ("message ping-pong", lambda: ping_pong(client, int(300 * scale))),
+            ]
+            for name, measure in measures:
+                figures[name] = await measure()
+            figures["raw no-op Ray tasks"] = await asyncio.to_thread(raw_tasks, int(5000 * scale), 100)
+        many_figures, raw = figures["1,000 Flows of 5 Steps"], figures["raw no-op Ray tasks"]
+        many_figures["share_of_raw_tasks"] = many_figures["steps_per_second"] / raw["tasks_per_second"]
+        return figures
+
+
+def cli() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="a fraction of the usual counts")
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+    options = parser.parse_args()
+    figures = asyncio.run(main(options.scale))
+    if options.json:
+        print(json.dumps({"cpus": os.cpu_count(), **figures}))
+        return
+    print(f"{os.cpu_count()} CPUs, embedded Ray {ray.__version__}, SQLite synchronous=FULL, SYNC")
+    for name, values in figures.items():
+        print(f"  {name:36}" + "  ".join(f"{key} {value:,.2f}" for key, value in values.items()))
+
+
+if __name__ == "__main__":
+    cli()
