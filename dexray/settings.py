@@ -68,7 +68,7 @@ class Settings:
 
     home: str = _spec("~/.dexray", _text, "folder for the default database")
     database: str = _spec("", _text, "database URL or path; empty: SQLite under home")
-    address: str = _spec("", _text, "address of a Ray cluster; empty: the running one, else an embedded one")
+    address: str = _spec("", _text, 'address of a Ray cluster, or "local" for an embedded one; empty: the running one, else an embedded one')
     namespace: str = _spec("dexray", _name, "Ray namespace of the engine's actors")
     num_cpus: int = _spec(0, _count(0), "CPUs of an embedded Ray; 0: those of this machine")
     flow_actors: int = _spec(1, _count(1), "FlowActors to begin with")

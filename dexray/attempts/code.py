@@ -20,9 +20,9 @@ The bytes hold Python bytecode: the workers must run the same minor version of P
 imports inside its body is not packed; it must be importable on the worker.
 
 The deployment id is a hash of the packed code, of the description of its Flows, and of the source files of
-Flows and Steps that travel by name. It is the same for the same code packed twice in one process. Across
-processes it usually is, but sets in the code may be packed in another order, and then equal code gets another
-id: harmless, one more deployment.
+Flows and Steps that travel by name. It is the same for the same code packed twice in one process, and mostly
+across processes. Two things differ there: the order of sets in the code, and pydantic models, whose compiled
+schemas hold addresses. Then equal code gets another id, which is harmless: one more deployment.
 """
 
 from __future__ import annotations
@@ -88,12 +88,13 @@ def pack_registry(registry: Registry) -> tuple[bytes, str, DeploymentSpec]:
     """
     with _packing:
         by_value = frozenset(_modules_by_value())
-        for name in by_value:
+        registered = by_value - cloudpickle.list_registry_pickle_by_value()
+        for name in registered:
             cloudpickle.register_pickle_by_value(sys.modules[name])
         try:
             pickled = _pickle(registry, by_value)
         finally:
-            for name in by_value:
+            for name in registered:
                 cloudpickle.unregister_pickle_by_value(sys.modules[name])
     deployment_id = _content_id(registry, pickled, by_value)
     code = msgspec.msgpack.encode(_PackedCode(deployment_id, PYTHON, pickled))

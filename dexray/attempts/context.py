@@ -6,14 +6,14 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from dex.context import UNSET, AttemptProgress, RecoveryErrorInfo
+from dex.context import UNSET, AsyncContext, AttemptProgress, Context, RecoveryErrorInfo
 
 from dexray.attempts.runtime import AttemptRuntime
 
 T = TypeVar("T")
 
 
-class StepContext:
+class StepContext(Context):
     """The Context of a synchronous handler; `_runtime` is what Channels and Attributes look for."""
 
     __slots__ = ("_handler", "_runtime")
@@ -91,7 +91,7 @@ class StepContext:
         return (self._handler is not None and self._handler.cancelling() > 0) or self._runtime.reporter.is_canceled()
 
 
-class AsyncStepContext(StepContext):
+class AsyncStepContext(StepContext, AsyncContext):
     """The Context of an asynchronous handler."""
 
     __slots__ = ()

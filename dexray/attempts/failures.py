@@ -40,13 +40,14 @@ _HEAD_SHARE = 8  # one eighth of a cut trace is its beginning
 def failure_of(error: BaseException) -> AttemptFailed:
     """The failure that `error`, raised by a handler or by our own checks of its result, stands for. Never raises."""
     retry_after: float | None = None
+    raised_at = error.__traceback__
     if isinstance(error, RetryAfterError):
         retry_after, error = _retry_after_of(error)
     retryable = not (isinstance(error, ValueMappingError) and getattr(error, "too_large", False) is True)
     return AttemptFailed(
         error_type=type_name_of(error),
         detail=detail_of(error),
-        trace=trace_of(error),
+        trace=trace_of(error, error.__traceback__ or raised_at),  # a cause may never have been raised itself
         kind=INVALID_RESULT if isinstance(error, FlowDefinitionError) else HANDLER_ERROR,
         retry_after=retry_after,
         retryable=retryable,
@@ -126,13 +127,13 @@ def detail_of(error: BaseException) -> str:
         return f"<the message can't be read: its __str__ raised {type_name_of(broken)}>"
 
 
-def trace_of(error: BaseException) -> str:
-    """The formatted traceback, without the frames of this package."""
+def trace_of(error: BaseException, frames: TracebackType | None) -> str:
+    """The formatted traceback of an error raised at `frames`, without the frames of this package."""
     try:
-        shown = traceback.TracebackException(type(error), error, _first_user_frame(error.__traceback__))
+        shown = traceback.TracebackException(type(error), error, _first_user_frame(frames))
         return cut_middle("".join(shown.format()), TRACE_LIMIT)
     except BaseException:
-        return _bare_trace(error)
+        return _bare_trace(error, frames)
 
 
 def _first_user_frame(trace: TracebackType | None) -> TracebackType | None:
@@ -142,10 +143,10 @@ def _first_user_frame(trace: TracebackType | None) -> TracebackType | None:
     return first if first is not None else trace
 
 
-def _bare_trace(error: BaseException) -> str:
+def _bare_trace(error: BaseException, trace: TracebackType | None) -> str:
     """Only files and lines: for an exception that can't be formatted."""
     try:
-        frames = traceback.extract_tb(error.__traceback__, limit=-20)
+        frames = traceback.extract_tb(trace, limit=-20)
         lines = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
         return cut_middle("\n".join([*lines, type_name_of(error)]), TRACE_LIMIT)
     except BaseException:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -45,7 +48,8 @@ def connect(
     Args:
         registry: the Flows to deploy. Their newest code runs from now on, for Flows that are under way too.
         database: URL or path of the database. Default: SQLite under `$DEXRAY_HOME` (`~/.dexray`).
-        address: address of a Ray cluster. Default: the Ray that is running here, else an embedded one.
+        address: address of a Ray cluster, or "local" for an embedded one. Default: the Ray that is running here,
+            else an embedded one.
         namespace: Ray namespace of the engine, default "dexray". One namespace is one engine on one database.
         settings: any other setting of `dexray.settings.Settings`.
 
@@ -212,13 +216,14 @@ def start_ray(settings: Settings) -> bool:
         return False
     quiet: dict[str, Any] = {"namespace": settings.namespace, "log_to_driver": False, "logging_level": logging.WARNING}
     try:
-        if settings.address:
-            ray.init(settings.address, **quiet)
+        if settings.address and settings.address != "local":
+            _in_lasting_thread(lambda: ray.init(settings.address, **quiet))
             return False
-        if _ray_is_running():
-            ray.init("auto", **quiet)
+        if not settings.address and _ray_is_running():
+            _in_lasting_thread(lambda: ray.init("auto", **quiet))
             return False
-        ray.init("local", num_cpus=settings.num_cpus or os.cpu_count() or 1, include_dashboard=False, **quiet)
+        cpus = settings.num_cpus or os.cpu_count() or 1
+        _in_lasting_thread(lambda: ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet))
         return True
     except (ConnectionError, RayError, RuntimeError, ValueError) as error:
         raise DexServiceError(
@@ -226,6 +231,19 @@ def start_ray(settings: Settings) -> bool:
             f"Ray at {settings.address or 'this machine'} can't be reached or started: {error}",
             operation="connect",
         ) from error
+
+
+_lasting_thread: list[ThreadPoolExecutor] = []
+
+
+def _in_lasting_thread(call: Callable[[], object]) -> None:
+    """Ray's processes end with the thread that started them (the kernel's PR_SET_PDEATHSIG): it has to be one that lasts."""
+    if threading.current_thread() is threading.main_thread():
+        call()
+        return
+    if not _lasting_thread:
+        _lasting_thread.append(ThreadPoolExecutor(max_workers=1, thread_name_prefix="dexray-ray"))
+    _lasting_thread[0].submit(call).result()
 
 
 def _ray_is_running() -> bool:

@@ -193,7 +193,7 @@ class ReleaseContractEditToken(Step[ContractEdit]):
     """The way out after a failure anywhere in the section."""
 
     def execute(self, context: Context, edit: ContractEdit) -> StepDecision:
-        return leave_section(context, edit, "failed")
+        report(context, edit, "failed"); return dead_end()
 
 
 class CancelContractEdit(Step[ContractEdit]):

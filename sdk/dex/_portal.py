@@ -1,14 +1,17 @@
 """A door from blocking code into an event loop of its own.
 
-`Client` has no logic: it runs the coroutines of an `AsyncClient` on a background thread and waits for them. That thread is the portal.
+`Client` has no logic: it runs the coroutines of an `AsyncClient` on a background thread and waits for them. That
+thread is the portal.
 
-- It starts with the first call, so a Client that is only made costs nothing, and a Client made before a fork may be used after it.
-- It is a daemon: a program that forgets to close its Client ends all the same. Then, and when the Client is collected, the loop is
-  stopped and what still runs in it is cancelled, with a bound on the time that takes.
-- Any thread may call, also one whose own event loop is running (a notebook's): only the portal's own thread may not, as it would
-  wait for itself.
+- It starts with the first call, so a Client that is only made costs nothing, and one made before a fork may be used
+  after it.
+- It is a daemon: a program that forgets to close its Client ends all the same. Then, and when the Client is collected,
+  the loop is stopped and what still runs in it is cancelled, with a bound on the time that takes.
+- Any thread may call, also one whose own event loop is running (a notebook's). Only the portal's own thread may not,
+  as it would wait for itself.
 - An interrupt of the waiting thread (KeyboardInterrupt) cancels the coroutine and leaves the portal as it was.
-- A thread does not survive a fork. A portal that had started in the parent refuses in the child, before it touches any lock.
+- A thread does not survive a fork. A portal that had started in the parent refuses in the child, before it touches a
+  lock.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ class Portal:
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._finalizer: weakref.finalize[[], Portal] | None = None
+        self._finalizer: weakref.finalize[[asyncio.AbstractEventLoop, threading.Thread, int], Portal] | None = None
 
     @property
     def closed(self) -> bool:

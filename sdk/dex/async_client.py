@@ -1,13 +1,16 @@
 """The client of asynchronous code. `Client` is the same for blocking code and runs this one.
 
-A client talks to whatever serves Flows: the cluster, the in-process engine of the tests, or a connection. It checks and encodes its
-arguments (`client_requests`), sends them until they are answered (`client_calls`) and decodes the answer.
+A client talks to whatever serves Flows: the cluster, the in-process engine of the tests, or a connection. It checks
+and encodes its arguments (`client_requests`), sends them until they are answered (`client_calls`) and decodes the
+answer.
 
 - Nothing is sent before all arguments are checked and all values encoded.
-- Every write may be given a `request_id`. Repeating it with the same id has one effect, however often, also across crashes. Without one
-  each call is a new request. When a write fails with UNAVAILABLE its outcome is unknown, and the error names the id to repeat it with.
-- Errors are `DexServiceError`s; the usual ones have classes of their own, named at each method. Wrong arguments are ValueError or
-  TypeError, values that do not fit their type ValueMappingError, a Flow that the Registry does not hold FlowDefinitionError.
+- Every write may be given a `request_id`. Repeating it with the same id has one effect, however often, also across
+  crashes. Without one each call is a new request. When a write fails with UNAVAILABLE its outcome is unknown, and the
+  error names the id to repeat it with.
+- Errors are `DexServiceError`s; the usual ones have classes of their own, named at each method. Wrong arguments are
+  ValueError or TypeError, values that do not fit their type ValueMappingError, a Flow that the Registry does not hold
+  FlowDefinitionError.
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ class AsyncClient(UnservedCalls):
         return self._registry
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A service that was given goes along, the default one is looked up again: where a client is sent, there is a cluster.
+        # A service that was given goes along. The default one is looked up again where the client arrives.
         return type(self), (self._registry, self._service, self._options)
 
     async def __aenter__(self) -> Self:
@@ -77,7 +80,10 @@ class AsyncClient(UnservedCalls):
         await self.close()
 
     async def close(self) -> None:
-        """Ends the client. Again: does nothing. Flows go on; the service is closed only with `ClientOptions.owns_service`."""
+        """Ends the client. Again: does nothing. Flows go on.
+
+        The service is closed only with `ClientOptions.owns_service`.
+        """
         await self._caller.close()
 
     async def health_check(self) -> bool:
@@ -121,8 +127,9 @@ class AsyncClient(UnservedCalls):
 
         input: what the start Step takes; None for a Flow without a start Step.
         request_id: the same as `StartFlowOptions.request_id`.
-        Raises FlowAlreadyStartedError when the id reuse policy forbids another run, FlowDefinitionError for a Flow that is not
-        registered, ValueError for options that do not go together, ValueMappingError for an input of another type.
+        Raises FlowAlreadyStartedError when the id reuse policy forbids another run, FlowDefinitionError for a Flow that
+        is not registered, ValueError for options that do not go together, ValueMappingError for an input of another
+        type.
         """
         request = self._requests.start_flow(flow, flow_id, input, options, request_id)
         return (await self._caller.call(request)).run_id
@@ -139,7 +146,8 @@ class AsyncClient(UnservedCalls):
     async def wait_for_flow(self, flow_id: str, timeout: timedelta | None = None) -> FlowResult:
         """Waits until the Flow's latest run is closed. A failed or cancelled one is a result too, not an error.
 
-        timeout: None waits without limit. An outage of the service is ridden out for `ClientOptions.request_timeout` at a time.
+        timeout: None waits without limit. An outage of the service is ridden out for up to
+        `ClientOptions.request_timeout`, even beyond the timeout.
         Raises LongPollTimeoutError when the Flow is still open after `timeout`, FlowNotFoundError for an unknown one.
         """
         check_flow_id(flow_id)
@@ -167,7 +175,9 @@ class AsyncClient(UnservedCalls):
         *values: Any,
         request_id: str | None = None,
     ) -> tuple[str, ...]:
-        """Puts values into a Channel, or into one instance of a ChannelMap, all at once and in order; returns their message ids.
+        """Puts values into a Channel, or into one instance of a ChannelMap, all at once and in order.
+
+        Returns their message ids.
 
             await client.publish("order-17", approvals, True)
             await client.publish("order-17", parts, "wheel", 4)
@@ -205,7 +215,8 @@ class AsyncClient(UnservedCalls):
     ) -> Any:
         """The committed value of an Attribute, or of one instance of an AttributeMap, of the Flow's latest run.
 
-        Without a value: 0, 0.0 or False for int, float and bool, else None. Raises FlowNotFoundError for an unknown Flow.
+        Without a value: 0, 0.0 or False for int, float and bool, else None.
+        Raises FlowNotFoundError for an unknown Flow.
         """
         request = self._requests.get_attribute(flow_id, attribute, instance)
         return self._requests.attribute_value(attribute, await self._caller.call(request))

@@ -1,7 +1,8 @@
-"""The client of blocking code: every method runs the AsyncClient's method of the same name on a background thread and waits for it.
+"""The client of blocking code: every method runs the AsyncClient's of the same name on a background thread.
 
-There is no logic here. What a method means, and what it raises, is said in `dex.async_client`, and its docstrings are this one's too.
-How the thread behaves (forks, interrupts, notebooks, programs that end without closing) is said in `dex._portal`.
+There is no logic here. What a method means, and what it raises, is said in `dex.async_client`, whose docstrings are
+this one's too. How the thread behaves (forks, interrupts, notebooks, programs that end without closing) is said in
+`dex._portal`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Client:
 
     registry: the Flows that it may start, and the Attributes and Channels that it may use.
     service: who serves; without one it is the cluster that this process is connected to, looked up with the first call.
-    It may be used by many threads at once, and inside a running event loop (it blocks it: a notebook may, a server should use AsyncClient).
+    It may be used by many threads at once, and inside a running event loop, which it blocks: fine in a notebook, while
+    a server should use AsyncClient.
     A KeyboardInterrupt ends the call, not the client. After a fork the child makes a Client of its own.
     """
 
@@ -167,7 +169,8 @@ class Client:
     def get_attribute(self, flow_id: str, attribute: AttributeMap[T], instance: str, /) -> T | None: ...
 
     def get_attribute(self, flow_id: str, attribute: Any, /, *instance: str) -> Any:
-        return self._portal.call(self._client.get_attribute, flow_id, attribute, *instance)
+        method: Any = self._client.get_attribute
+        return self._portal.call(method, flow_id, attribute, *instance)
 
     @overload
     def set_attribute(
@@ -187,7 +190,8 @@ class Client:
     ) -> None: ...
 
     def set_attribute(self, flow_id: str, attribute: Any, /, *value: Any, request_id: str | None = None) -> None:
-        self._portal.call(self._client.set_attribute, flow_id, attribute, *value, request_id=request_id)
+        method: Any = self._client.set_attribute
+        self._portal.call(method, flow_id, attribute, *value, request_id=request_id)
 
     # Looking ----------------------------------------------------------------------------------------------------------
 
@@ -224,7 +228,7 @@ class Client:
     def trigger_continue_as_new(self, flow_id: str) -> None:
         self._portal.call(self._client.trigger_continue_as_new, flow_id)
 
-    # Not served yet (`dex.client_unserved`) -----------------------------------------------------------------------------
+    # Not served yet (see `dex.client_unserved`) ----------------------------------------------------------------------
 
     @overload
     def invoke_rpc(

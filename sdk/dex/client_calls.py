@@ -1,19 +1,21 @@
 """How a client puts one request to a FlowService: repeats, deadlines and errors, the same for every operation.
 
-**Unavailable means unknown.** When a service answers UNAVAILABLE, or does not answer in time, the request may have had its effect or not.
-So it is sent again, unchanged but for `fresh`, under the same request id, with growing pauses, until it is answered or `request_timeout`
-has passed. A service remembers request ids, so that a repeat has the first one's effect and answer. When the time is over the caller is
-told so, with the id to go on with: repeating the call under that id is always safe, giving up is not.
+**Unavailable means unknown.** When a service answers UNAVAILABLE, or does not answer in time, the request may have had
+its effect or not. So it is sent again under the same request id, with growing pauses, until it is answered or
+`request_timeout` has passed. A service remembers request ids, so that a repeat has the first one's effect and answer.
+When the time is over the caller is told so, with the id to go on with: repeating the call under that id is always
+safe, giving up is not.
 
-**The id.** A caller who gives no id gets a new one for each call, and the first send says so (`fresh`), which spares the service a
-look-up. An id of the caller's own may have been sent before: it is never fresh.
+**The id.** A caller who gives no id gets a new one for each call, and the first send says so (`fresh`), which spares
+the service a look-up. An id of the caller's own may have been sent before: it is never fresh.
 
-**The start of a Flow** has a rule of its own: with `ignore_already_started` off, the same request id is answered with "already started".
-This is meant for a caller who starts twice, not for a reply lost on its way. So a repeat made here asks for the run that its first
-send may have started. Under another request id the answer stays "already started".
+**The start of a Flow** has a rule of its own: with `ignore_already_started` off, the same request id is answered with
+"already started". This is meant for a caller who starts twice, not for a reply lost on its way. So a repeat made here
+asks for the run that its first send may have started. Under another request id the answer stays "already started".
 
-**Long polls** are not limited by `request_timeout`: it counts only the time that the service was away. While it is away nobody can
-say whether the Flow has closed, so a LongPollTimeoutError is only ever raised by a service that was there.
+**Long polls** are not limited by `request_timeout`: it counts only the time that the service was away. While it is
+away nobody can say whether the Flow has closed, so a LongPollTimeoutError is only ever raised by a service that was
+there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -54,7 +56,7 @@ LONGEST_PAUSE: Final = 1.0
 class ClientOptions:
     """How a client behaves towards its service.
 
-    request_timeout: how long one call is sent again while the service is unavailable, and how long it may wait for an answer.
+    request_timeout: how long one call is sent again while the service is unavailable, and may wait for an answer.
     Long polls may wait longer: for them it counts the time that the service was away.
     max_value_bytes: a value whose encoded size is above this is refused before it is sent.
     owns_service: closing the client closes the service that it was given. The default service is shared and stays open.
@@ -237,7 +239,7 @@ def _poll_of(request: Request[Any]) -> float:
 
 def _repeat(request: Request[AnswerT]) -> Request[AnswerT]:
     if isinstance(request, StartFlow):
-        return replace(request, fresh=False, ignore_already_started=True)
+        return cast(Request[AnswerT], replace(request, fresh=False, ignore_already_started=True))
     if getattr(request, "fresh", False):
         return replace(request, fresh=False)
     return request

@@ -1,8 +1,8 @@
-"""What a client's arguments become on the wire, and what answers become in return. No I/O: everything here returns or refuses.
+"""What a client's arguments become on the wire. No I/O: everything here returns or refuses.
 
-A client knows a Flow by its id alone, so an Attribute, a Channel or a Stream is looked up in all Flows of the Registry: the very object
-must be registered by at least one of them, as with a Context. Values are encoded by the type that their definition declares, so that
-a mistake is found before anything is sent.
+A client knows a Flow by its id alone, so an Attribute, a Channel or a Stream is looked up in all Flows of the Registry:
+the very object must be registered by at least one of them, as with a Context. Values are encoded by the type that their
+definition declares, so that a mistake is found before anything is sent.
 
 Every write has a request id. One that is made here is `fresh`: nobody can have sent it before.
 """
@@ -64,7 +64,7 @@ class RequestBuilder:
         start = definition.start_step
         if start is None and value is not None:
             raise ValueError(
-                f"Flow {flow_type!r} has no start Step and takes no input, got {type(value).__name__}: start it with None"
+                f"Flow {flow_type!r} has no start Step and takes no input, got {type(value).__name__}: pass None"
             )
         timeout = self._registry.timeout_of(flow_type, options)
         attributes = self._registry.initial_attributes(flow_type, options.attributes, limit=self._limit)
@@ -166,6 +166,15 @@ class RequestBuilder:
         """The arguments behind the Attribute and its instance."""
         return self._target(operation, attribute, arguments, Attribute, AttributeMap)[1]
 
+    def check_rpc(self, method: Any, value: Any) -> None:
+        """Refuses a method that is no registered RPC, and an input that is not its type."""
+        flow, rpc = self._registry.rpc_of(method)
+        where = f"input of RPC {flow.flow_type}.{rpc.name}"
+        if rpc.has_input:
+            self._encode(value, rpc.input_type, where, {})
+        elif value is not None:
+            raise ValueError(f"{where}: it takes none, got {type(value).__name__}: pass None")
+
     def check_stream(self, operation: str, stream: Stream[Any], *values: Any) -> None:
         """Refuses a Stream that is not registered, and values that are not its type."""
         if not isinstance(stream, Stream):
@@ -175,30 +184,31 @@ class RequestBuilder:
             self._encode(value, stream.value_type, f"message for Stream {stream.name!r}", {})
 
     def _target(
-        self, operation: str, definition: Any, arguments: tuple[Any, ...], plain: type, keyed: type
+        self, operation: str, definition: Any, arguments: tuple[Any, ...], plain: type[Any], keyed: type[Any]
     ) -> tuple[str, tuple[Any, ...]]:
         """The physical name, and the arguments that are left when a map has taken its instance."""
-        if isinstance(definition, plain):
-            self._check_registered(operation, definition)
-            return definition.name, arguments
-        if not isinstance(definition, keyed):
+        if not isinstance(definition, plain | keyed):
             raise TypeError(
-                f"{operation} takes {plain.__name__} or {keyed.__name__}, got {type(definition).__name__}: {definition!r}"
+                f"{operation} takes {plain.__name__} or {keyed.__name__}, "
+                f"got {type(definition).__name__}: {definition!r}"
             )
+        name: str = definition.name
         self._check_registered(operation, definition)
+        if isinstance(definition, plain):
+            return name, arguments
         if not arguments:
             raise TypeError(
-                f"{operation} of {_describe(definition)} needs an instance: {operation}(flow_id, map, instance, …)"
+                f"{operation} of {_describe(definition)} needs an instance: {operation}(id, map, instance, …)"
             )
-        instance = check_instance(keyed.__name__, definition.name, arguments[0])
-        return physical_name(definition.name, instance), arguments[1:]
+        instance = check_instance(keyed.__name__, name, arguments[0])
+        return physical_name(name, instance), arguments[1:]
 
     def _check_registered(self, operation: str, definition: Definition) -> None:
         if id(definition) not in self._registered:
             raise ValueError(
                 f"{operation}: {_describe(definition)} is not registered by any Flow of this client's Registry "
-                f"({', '.join(self._registry.flows) or 'it has none'}): use the very object that the Flow's persistence "
-                "schema lists"
+                f"({', '.join(self._registry.flows) or 'it has none'}): use the very object that the Flow's "
+                "persistence schema lists"
             )
 
     def _encode(self, value: Any, value_type: Any, where: str, blobs: dict[str, bytes]) -> bytes:

@@ -1,7 +1,8 @@
 """Calls that the interface has and no service of this version serves yet.
 
-They have their full signatures, so that code written for them type-checks, and check their arguments as they will, so that a mistake is
-not hidden behind the refusal. What is right is refused with DexServiceError UNIMPLEMENTED, naming the feature.
+They have their full signatures, so that code written for them type-checks, and check their arguments as they will, so
+that a mistake is not hidden behind the refusal. What is right is refused with DexServiceError UNIMPLEMENTED, naming the
+feature.
 """
 
 from __future__ import annotations
@@ -121,9 +122,10 @@ class UnservedCalls:
         run_id: str = "",
         options: RPCInvokeOptions | None = None,
     ) -> Any:
-        """Calls an RPC of a running Flow, given as the bound method of the registered Flow: `invoke_rpc(flow.approve, "id", 5)`.
+        """Calls an RPC, given as the bound method of the registered Flow: `invoke_rpc(flow.approve, "id", 5)`.
 
-        Raises FlowDefinitionError for a method that is not a registered RPC, ValueMappingError for an input of another type.
+        Raises FlowDefinitionError for a method that is not a registered RPC, ValueMappingError for an input of another
+        type.
         """
         self._requests.check_rpc(method, input)
         raise unimplemented("invoke_rpc", check_flow_id(flow_id), "calling RPCs")
@@ -223,7 +225,7 @@ class UnservedCalls:
         _check_wait("wait_for_attribute_match", rest[1] if len(rest) == 2 else None, WaitForAttributeOptions)
         if attribute.hard_delete_on_null:
             raise ValueError(
-                f"wait_for_attribute_match: Attribute {attribute.name!r} has hard_delete_on_null and can't be waited for"
+                f"wait_for_attribute_match: Attribute {attribute.name!r} has hard_delete_on_null, so it can't be used"
             )
         raise unimplemented("wait_for_attribute_match", check_flow_id(flow_id), "waiting for an Attribute")
 

@@ -168,6 +168,7 @@ def test_retry_after_gives_the_delay_and_reports_its_cause() -> None:
     assert failure.error_type == "builtins.LookupError"
     assert failure.detail == "not ready"
     assert failure.retryable
+    assert "in raised" in failure.trace  # where it was raised, though the cause itself never was
 
 
 def test_a_damaged_retry_after_is_still_a_record() -> None:

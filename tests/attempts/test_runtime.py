@@ -10,6 +10,8 @@ import pytest
 from dex.channel import ChannelMessage
 from dex.decision import dead_end, graceful_complete
 from dex.errors import AttributeMapNotLoadedError, ChannelMessagesNotLoadedError
+from dex.stream import Stream
+from dex.subflow import SubFlow
 from dex.wait import Wait
 
 from dexray.protocol.attempts import AttemptTask, ConditionResult, ExecuteSucceeded
@@ -304,6 +306,24 @@ def test_results_of_a_wait_are_not_there_before_it() -> None:
 
     shop.Script.wait_for = staticmethod(wait_for)
     waited(REGISTRY, task(method="wait_for"))
+
+
+# Not yet ------------------------------------------------------------------------------------------------------------
+
+
+def test_streams_and_subflows_are_refused_by_name() -> None:
+    stream = Stream("log", str, 1000)
+    for use, feature in (
+        (lambda context: stream.write(context, "x"), "Streams"),
+        (lambda context: SubFlow.get_condition_results(context), "SubFlows"),
+        (lambda context: SubFlow.get_flow_id(context), "SubFlows"),
+    ):
+        error = error_of(use)
+        assert error.startswith("dex.errors.DexServiceError")
+        assert "UNIMPLEMENTED" in error
+        assert feature in error
+    shop.Script.wait_for = staticmethod(lambda context, _: Wait.until(SubFlow.run(shop.Shop(), "x")))
+    assert "SubFlows" in failed(REGISTRY, task(method="wait_for")).detail
 
 
 # After the end --------------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ async def main(scale: float) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         registry = Registry([CHAIN, FAN_OUT, PING_PONG], allow_async_handlers=True)
         figures: dict[str, dict[str, float]] = {}
-        async with await dexray.connect_async(registry, database=Path(folder) / "flows.db") as client:
+        async with await dexray.connect_async(registry, address="local", database=Path(folder) / "flows.db") as client:
             await warm_up(client)
             measures: list[tuple[str, Callable[[], Awaitable[dict[str, float]]]]] = [
                 ("a Flow of 5 Steps, one at a time", lambda: one_at_a_time(client, int(200 * scale))),

@@ -15,7 +15,7 @@ HANG = object()
 
 
 class ScriptedService:
-    """Each request takes the next line of the script: an answer is given, an error raised, a function called with the request."""
+    """Each request takes the next line of the script: answers are given, errors raised, functions called with it."""
 
     def __init__(self, *script: Line | object) -> None:
         self.script = list(script)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-
 from dex.client_calls import ClientOptions, HistoryCursor, ServiceCaller
 from dex.errors import DexServiceError, FlowNotFoundError, LongPollTimeoutError, StatusCode
 from dex.wire.service import (
@@ -18,10 +17,11 @@ from dex.wire.service import (
     Publish,
     Published,
     ServiceError,
-    StartFlow,
     Started,
+    StartFlow,
     StopFlow,
 )
+
 from tests.dex.scripted_service import HANG, ScriptedService, VirtualTime, poll_over, unavailable
 
 

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 import pytest
-
 from dex._portal import Portal
 
 
@@ -87,7 +86,7 @@ def test_a_call_from_the_portal_s_own_thread_is_refused_instead_of_waiting_forev
     async def call_again() -> int:
         return portal.call(double, 1)
 
-    with pytest.raises(RuntimeError, match="from its own background thread.*await an AsyncClient"):
+    with pytest.raises(RuntimeError, match=r"from its own background thread.*await an AsyncClient"):
         portal.call(call_again)
 
 
