@@ -6,7 +6,7 @@
     results     a Wait or a StepDecision, checked and encoded
     failures    whatever was raised, as data
     reporter    what an attempt tells the outside while it runs
-    code        a Registry packed for workers, and loaded there
+    code        a Registry packed for workers, and loaded there (`blame`: what could not be packed)
 
 It knows nothing of Ray, of journals or of the machine: a task comes in, one result goes out, and a `Reporter`
 takes the signs of life between.

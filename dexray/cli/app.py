@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from dexray.cli import about, demo, flows, start
 from dexray.cli.problems import FAILED, INTERRUPTED
 
 app = typer.Typer(
@@ -18,8 +19,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
+app.command("demo")(demo.demo)
+app.command("run")(start.run_flow)
+app.add_typer(flows.app, name="flow")
+app.command("config")(about.config)
+app.command("version")(about.version)
 
 
 def run() -> NoReturn:
@@ -52,12 +58,3 @@ def _run_for_programs() -> int:
 
 def _terminated(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
-
-
-from dexray.cli import about, demo, flows, start  # noqa: E402
-
-app.command("demo")(demo.demo)
-app.command("run")(start.run_flow)
-app.add_typer(flows.app, name="flow")
-app.command("config")(about.config)
-app.command("version")(about.version)

@@ -84,8 +84,8 @@ def _place(database: str | None, address: str | None, namespace: str | None) -> 
         yield Place(database, address, namespace)
         return
     with tempfile.TemporaryDirectory(prefix="dexray-demo-", ignore_cleanup_errors=True) as folder:
-        # A namespace of its own: in one that is in use the engine has a database already.
-        yield Place(str(Path(folder) / "demo.db"), address, namespace or Path(folder).name)
+        # A namespace of its own: an engine that is in use already has a database.
+        yield Place(str(Path(folder) / "demo.db"), address or "local", namespace or Path(folder).name)
 
 
 def _example() -> ModuleType:

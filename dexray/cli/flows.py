@@ -20,7 +20,9 @@ from dexray.cli.readable import data_of, duration, moment
 from dexray.cli.start import checked_id
 from dexray.cli.terminal import command
 
-app = typer.Typer(help="List Flows, look at one, send it a message, stop it.", no_args_is_help=True)
+app = typer.Typer(
+    help="List Flows, look at one, send it a message, stop it.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 class Status(StrEnum):

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -65,7 +66,7 @@ def connect(
     engine = Engine.open(_arguments(database, address, namespace, settings))
     try:
         engine.deploy(registry)
-        return _EngineClient(registry, engine, _client_options(engine.settings))
+        return Client(registry, _Service(engine), _client_options(engine.settings))
     except BaseException:
         engine.close()
         raise
@@ -84,7 +85,7 @@ async def connect_async(
     engine = await asyncio.to_thread(Engine.open, arguments)
     try:
         await asyncio.to_thread(engine.deploy, registry)
-        return _EngineAsyncClient(registry, engine, _client_options(engine.settings))
+        return AsyncClient(registry, _Service(engine), _client_options(engine.settings))
     except BaseException:
         await asyncio.to_thread(engine.close)
         raise
@@ -113,9 +114,7 @@ def _arguments(
 
 
 def _client_options(settings: Settings) -> ClientOptions:
-    from datetime import timedelta
-
-    return ClientOptions(request_timeout=timedelta(seconds=settings.request_timeout))
+    return ClientOptions(request_timeout=timedelta(seconds=settings.request_timeout), owns_service=True)
 
 
 @dataclass
@@ -263,18 +262,6 @@ def _get(reference: Any, seconds: float) -> Any:
         raise DexServiceError(
             StatusCode.UNAVAILABLE, f"the engine does not answer: {error}", operation="connect"
         ) from error
-
-
-class _EngineClient(Client):
-    """A Client that closes its engine."""
-
-    def __init__(self, registry: Registry, engine: Engine, options: ClientOptions) -> None:
-        super().__init__(registry, _Service(engine), options)
-
-
-class _EngineAsyncClient(AsyncClient):
-    def __init__(self, registry: Registry, engine: Engine, options: ClientOptions) -> None:
-        super().__init__(registry, _Service(engine), options)
 
 
 class _Service:

@@ -62,7 +62,7 @@ class DispatchSettings:
 
 
 class Durations:
-    """A moving average of how long the handlers of each type run, with outliers cut so that a single one is soon forgotten."""
+    """A moving average of how long the handlers of each type run; outliers are cut, and so soon forgotten."""
 
     _WEIGHT = 0.25
     _LEAST = 0.0002  # what an attempt costs around its handler
@@ -382,14 +382,14 @@ class Dispatch(Generic[ItemT]):
         return bucket
 
     def _capacity(self, needs: Mapping[str, float]) -> int:
-        """How many such attempts the cluster can run at once, at least 1: a queued one shows an autoscaler what is wanted."""
+        """How many such attempts the cluster can run at once. At least 1: a queued one tells an autoscaler."""
         if not needs:
             return max(1, int(self._totals.get("CPU", 1.0)))
         return max(1, int(min(self._totals.get(name, 0.0) / amount for name, amount in needs.items())))
 
 
 def needs_of(options: Mapping[str, Any], is_async: bool = False) -> dict[str, float]:
-    """What one task with these options of Ray takes, by Ray's resource names. A synchronous one takes a CPU if nothing is said."""
+    """What one task with these options of Ray takes, by Ray's resource names. Default: a CPU, if synchronous."""
     needs: dict[str, Any] = {
         "CPU": options.get("num_cpus", 0 if is_async else 1),
         "GPU": options.get("num_gpus"),

@@ -1,4 +1,4 @@
-"""One lot in a worker process: which attempt is next, what has come of the others, and what the owner must hear meanwhile.
+"""One lot in a worker process: which attempt is next, what came of the others, what the owner must hear.
 
 The attempts of a lot run one after another in the main thread. A second thread, the watchdog, looks every few
 milliseconds and
@@ -61,7 +61,7 @@ class OwnerLink(Protocol):
 
 
 class LotRun:
-    """The state of one lot. `look` is for the watchdog, `is_canceled` for any thread, the rest for the handlers' thread."""
+    """The state of one lot. `look` is for the watchdog, `is_canceled` for all, the rest for the handlers' thread."""
 
     def __init__(
         self, lot: Lot, link: OwnerLink, worker: str, node: str, clock: Callable[[], float] = time.monotonic

@@ -24,12 +24,10 @@ actor's `max_concurrency` must be far above the number of attempts it can have r
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -48,9 +46,11 @@ from dexray.cluster.attempt_messages import (
     encode_task,
     resource_signature,
 )
+from dexray.cluster.cluster_watch import ClusterWatch
 from dexray.cluster.code_store import CodeStore
 from dexray.cluster.dispatch import Bundle, Dispatch, DispatchSettings
 from dexray.cluster.handouts import Handout, SentLot, lost_with
+from dexray.cluster.inbox import Inbox, LongPolls
 from dexray.cluster.ray_errors import Meaning, RayFailure, failure_of
 from dexray.cluster.worker_task import check_code, run_lot
 from dexray.protocol.attempts import (
@@ -100,24 +100,29 @@ class RayAttempts(AttemptPort):
         self._by_key: dict[AttemptKey, Handout] = {}
         self._lots: dict[int, SentLot] = {}
         self._numbers = 0
-        self._pool = AsyncPool(self._settings.dispatch.async_processes, self._when_ready, self._worker_lost)
+        self._inbox = Inbox(loop)
+        self._pool = AsyncPool(self._settings.dispatch.async_processes, self._inbox.when_ready, self._worker_lost)
         self._remotes: dict[bytes, Any] = {}
-        self._inbox: deque[tuple[Callable[[object], None], object]] = deque()
-        self._is_draining = False
         self._is_flushing = False
         self._is_notifying = False
-        self._polls: dict[int, set[asyncio.Future[None]]] = {}
+        self._polls = LongPolls(loop)
+        self._watch = ClusterWatch(
+            loop,
+            self._settings.refresh,
+            self._settings.lost_node_grace,
+            resources=self._set_resources,
+            node_lost=self._node_lost,
+        )
         self._background: set[asyncio.Task[None]] = set()
-        self._nodes: set[str] = set()
         self._newest_heard: dict[bytes, int] = {}  # the latest lot that is known to have begun, by resource signature
 
     async def start(self) -> None:
         """Asks the cluster for its CPUs, and again every few seconds from now on."""
-        await self._refresh()
-        self._spawn(self._keep_refreshing())
+        await self._watch.start()
 
     async def close(self) -> None:
         """Ends the async workers and the background work. Attempts that run are left to themselves."""
+        self._watch.close()
         for task in list(self._background):
             task.cancel()
         self._pool.close()
@@ -173,7 +178,7 @@ class RayAttempts(AttemptPort):
             self._pool.cancel(lot, self._life, handout.token)
         elif lot.is_announced and not lot.heard_of:
             ray.cancel(lot.reference, force=False, recursive=False)  # it can't be about to end: see lot_run
-        self._answer_polls(handout.token)
+        self._polls.answer(handout.token)
         self._loop.call_later(self._settings.cancel_grace, self._abandon, handout)
 
     # What workers say -------------------------------------------------------------------------------------------------
@@ -203,7 +208,7 @@ class RayAttempts(AttemptPort):
                 self._has_begun(handout)
         canceled = self._canceled_of(question.about)
         if question.wait > 0 and not canceled:
-            await self._wait_for_news(question.about, question.wait)
+            await self._polls.wait(question.about, question.wait)
             canceled = self._canceled_of(question.about)
         return encode(Answer(canceled))
 
@@ -281,7 +286,7 @@ class RayAttempts(AttemptPort):
             self._not_run(lot, f"Ray refuses the attempt: {error}")
             return
         lot.reference = reference
-        self._when_ready(reference, partial(self._lot_answered, lot))
+        self._inbox.when_ready(reference, partial(self._lot_answered, lot))
 
     def _remote(self, handout: Handout) -> Any:
         key = handout.signature + b"async" if handout.is_async else handout.signature
@@ -292,26 +297,6 @@ class RayAttempts(AttemptPort):
                 **{**options, "max_retries": 0, "name": "dexray.attempts"}
             )
         return remote
-
-    def _when_ready(self, reference: Any, done: Callable[[object], None]) -> None:
-        reference._on_completed(partial(self._post, done))
-
-    def _post(self, done: Callable[[object], None], value: object) -> None:
-        """Called by threads of Ray. One wake-up of the loop serves all that has come in by then."""
-        self._inbox.append((done, value))
-        if not self._is_draining:
-            self._is_draining = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: so is this owner
-                self._loop.call_soon_threadsafe(self._drain)
-
-    def _drain(self) -> None:
-        self._is_draining = False
-        while self._inbox:
-            done, value = self._inbox.popleft()
-            try:
-                done(value)
-            except Exception:
-                logger.exception("an answer of Ray could not be handled")
 
     # Ends -------------------------------------------------------------------------------------------------------------
 
@@ -405,7 +390,7 @@ class RayAttempts(AttemptPort):
             self._dispatch.release(handout.kind, handout.is_async)
         else:
             self._dispatch.free(handout.ready.slot)
-        self._answer_polls(handout.token)
+        self._polls.answer(handout.token)
         self._leave(handout)
         self._slot_is_free()
 
@@ -467,41 +452,10 @@ class RayAttempts(AttemptPort):
     def _canceled_of(self, tokens: Iterable[int]) -> tuple[int, ...]:
         return tuple(token for token in tokens if token not in self._handouts or self._handouts[token].canceled)
 
-    async def _wait_for_news(self, tokens: tuple[int, ...], seconds: float) -> None:
-        """Until one of these attempts is canceled or has ended."""
-        news: asyncio.Future[None] = self._loop.create_future()
-        for token in tokens:
-            self._polls.setdefault(token, set()).add(news)
-        try:
-            await asyncio.wait((news,), timeout=seconds)
-        finally:
-            for token in tokens:
-                waiting = self._polls.get(token, set())
-                waiting.discard(news)
-                if not waiting:
-                    self._polls.pop(token, None)
-
-    def _answer_polls(self, token: int) -> None:
-        for news in self._polls.get(token, ()):
-            if not news.done():
-                news.set_result(None)
-
     # The cluster ------------------------------------------------------------------------------------------------------
 
-    async def _keep_refreshing(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.refresh)
-            try:
-                await self._refresh()
-            except Exception as error:
-                logger.warning("the cluster could not be asked for its resources: %s", error)
-
-    async def _refresh(self) -> None:
-        totals, nodes = await asyncio.to_thread(_look_at_cluster)
+    def _set_resources(self, totals: Mapping[str, float]) -> None:
         self._dispatch.set_resources(totals)
-        for node in self._nodes - nodes:
-            self._loop.call_later(self._settings.lost_node_grace, self._node_lost, node, self._loop.time())
-        self._nodes = nodes
         self._slot_is_free()
         self._flush_soon()
 
@@ -515,8 +469,3 @@ class RayAttempts(AttemptPort):
         task: asyncio.Task[None] = self._loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _look_at_cluster() -> tuple[dict[str, float], set[str]]:
-    untyped: Any = ray
-    return untyped.cluster_resources(), {node["NodeID"] for node in untyped.nodes() if node["Alive"]}

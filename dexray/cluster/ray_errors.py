@@ -90,7 +90,7 @@ def failure_of(error: object) -> RayFailure:
         Meaning.CRASHED,
         _name(cause if isinstance(cause, BaseException) else error),
         f"the attempt ended outside of its handler: {_text(cause if isinstance(cause, BaseException) else error)}",
-        _text(error, _TRACE_LIMIT),
+        _text(getattr(error, "traceback_str", error), _TRACE_LIMIT),
     )
 
 

@@ -103,8 +103,8 @@ def schedule_timeout_handler(turn: Turn) -> None:
 
 
 def hand_out(turn: Turn, step_id: str, deployment: str) -> bool:
-    """Records the start of the pending attempt. False when there is nothing to start: not pending, not due, a lock is taken, or no
-    attempt is left."""
+    """Records the start of the pending attempt. False when there is nothing to start: it is not pending or not due, a lock
+    is taken, or no attempt is left."""
     step = turn.state.steps.get(step_id)
     if step is None or step.phase not in (READY, BACKOFF):
         turn.flow.index.ready.pop(step_id, None)

@@ -193,7 +193,7 @@ class ReleaseContractEditToken(Step[ContractEdit]):
     """The way out after a failure anywhere in the section."""
 
     def execute(self, context: Context, edit: ContractEdit) -> StepDecision:
-        report(context, edit, "failed"); return dead_end()
+        return leave_section(context, edit, "failed")
 
 
 class CancelContractEdit(Step[ContractEdit]):

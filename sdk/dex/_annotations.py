@@ -81,6 +81,12 @@ def bindings(cls: type) -> dict[type, dict[Any, Any]]:
     return found
 
 
+def argument_of(cls: type, base: type, parameter: Any) -> Any:
+    """What `cls` gives for a type variable of a generic base, None when it leaves it open or says Any."""
+    argument = bindings(cls).get(base, {}).get(parameter)
+    return None if argument is None or argument is Any or is_open(argument) else argument
+
+
 def _bind_or_resolve(argument: Any, bound: Mapping[Any, Any], owner: type) -> Any:
     if isinstance(argument, str | typing.ForwardRef):
         text = argument if isinstance(argument, str) else argument.__forward_arg__

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from dex._annotations import same_type, type_text
+from dex._annotations import argument_of, same_type, type_text
 from dex._handlers import Signature, rpc_output
 from dex.attribute import Attribute, AttributeMap
 from dex.channel import Channel, ChannelMap
@@ -136,8 +136,7 @@ class FlowChecker:
         return found, start
 
     def _check_start_type(self, start: StepDefinition) -> None:
-        signature = Signature(self._where, self._flow, "get_steps", allow_async=True)
-        declared = signature.argument_of(Flow, FLOW_START)
+        declared = argument_of(type(self._flow), Flow, FLOW_START)
         if declared is not None and not same_type(declared, start.input_type):
             raise FlowDefinitionError(
                 f"{self._where}: it is declared Flow[{type_text(declared)}], but its start Step {start.step_type!r} "
@@ -156,7 +155,7 @@ class FlowChecker:
             raise FlowDefinitionError(f"{self._where}, Step class {name}: {error}") from None
         where = f"{self._where}, Step {step_type!r}"
         execute = Signature(where, step, "execute", allow_async=self._allow_async)
-        declared = execute.argument_of(Step, STEP_INPUT)
+        declared = argument_of(type(step), Step, STEP_INPUT)
         acts = execute.read(inputs=(1,), declared_input=declared)
         _check_return(execute, acts.returns, StepDecision)
         wait_kind: HandlerKind | None = None

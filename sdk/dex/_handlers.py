@@ -48,8 +48,7 @@ class Signature:
         self._bound_method: Callable[..., Any] = getattr(owner, name)
         self._function = inspect.unwrap(getattr(self._bound_method, "__func__", self._bound_method))
         defining = next((base for base in self._class.__mro__ if name in vars(base)), self._class)
-        self._bindings = bindings(self._class)
-        self._bound = self._bindings.get(defining, {})
+        self._bound = bindings(self._class).get(defining, {})
         self._allow_async = allow_async
 
     def read(self, *, inputs: tuple[int, ...], declared_input: Any = None) -> Handler:
@@ -62,11 +61,6 @@ class Signature:
         has_input = len(parameters) == 2
         input_type = self._input_type(parameters[1], declared_input) if has_input else None
         return Handler(kind, has_input, input_type, self._returns(kind))
-
-    def argument_of(self, base: type, parameter: Any) -> Any:
-        """What the owner gives for a type variable of a generic base, None when it is open."""
-        argument = self._bindings.get(base, {}).get(parameter)
-        return None if argument is None or is_open(argument) else argument
 
     def refusal(self, problem: str) -> FlowDefinitionError:
         return FlowDefinitionError(f"{self._where}: {problem}")

@@ -82,7 +82,7 @@ class AsyncClient(UnservedCalls):
     async def close(self) -> None:
         """Ends the client. Again: does nothing. Flows go on.
 
-        The service is closed only with `ClientOptions.owns_service`.
+        The service is closed when the client found it itself, or with `ClientOptions.owns_service`.
         """
         await self._caller.close()
 

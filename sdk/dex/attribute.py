@@ -48,7 +48,7 @@ class AttributeIndex:
             raise TypeError(f"AttributeIndex(type=…) takes an IndexType, got {self.type!r}")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class AttributeLock:
     """A lock of an Attribute, or of one instance of a map, held during one method attempt or RPC. Made by `lock()`."""
 
@@ -64,7 +64,7 @@ class AttributeLock:
         return physical_name(self.attribute.name, self.instance)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class AttributeMapLoad:
     """Selects one instance of an AttributeMap to be loaded."""
 

@@ -36,6 +36,7 @@ class Channel(Generic[T]):
 
         approval = Channel("approval", bool)
         notify = Channel("notify", None)  # messages without a value
+        maybe: Channel[int | None] = Channel("maybe", int | None)  # type checkers need the annotation for unions
 
     Raises ValueError for a name that is blank or contains "/".
     """
@@ -91,15 +92,15 @@ class Channel(Generic[T]):
 
     def for_n(self, count: int, *, condition_id: str | None = None) -> Condition:
         """Ready with `count` messages, and takes exactly these, oldest first."""
-        return _condition(self, None, count, count, condition_id)
+        return _condition(self, None, _count(self, count), count, condition_id)
 
     def at_least(self, count: int, *, condition_id: str | None = None) -> Condition:
         """Ready with `count` messages, and takes all that are there."""
-        return _condition(self, None, count, None, condition_id)
+        return _condition(self, None, _count(self, count), None, condition_id)
 
     def at_most(self, count: int, *, condition_id: str | None = None) -> Condition:
         """Ready at once, and takes what is there up to `count`."""
-        return _condition(self, None, 0, count, condition_id)
+        return _condition(self, None, 0, _count(self, count), condition_id)
 
     def for_range(
         self, *, at_least: int | None = None, at_most: int | None = None, condition_id: str | None = None
@@ -108,7 +109,7 @@ class Channel(Generic[T]):
         return _range(self, None, at_least, at_most, condition_id)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class ChannelMapLoad:
     """Selects one instance of a ChannelMap to be loaded."""
 
@@ -185,15 +186,15 @@ class ChannelMap(Generic[T]):
 
     def for_n(self, instance: str, count: int, *, condition_id: str | None = None) -> Condition:
         """As `Channel.for_n`, of one instance."""
-        return _condition(self, self._key(instance), count, count, condition_id)
+        return _condition(self, self._key(instance), _count(self, count), count, condition_id)
 
     def at_least(self, instance: str, count: int, *, condition_id: str | None = None) -> Condition:
         """As `Channel.at_least`, of one instance."""
-        return _condition(self, self._key(instance), count, None, condition_id)
+        return _condition(self, self._key(instance), _count(self, count), None, condition_id)
 
     def at_most(self, instance: str, count: int, *, condition_id: str | None = None) -> Condition:
         """As `Channel.at_most`, of one instance."""
-        return _condition(self, self._key(instance), 0, count, condition_id)
+        return _condition(self, self._key(instance), 0, _count(self, count), condition_id)
 
     def for_range(
         self,
@@ -223,7 +224,9 @@ def _range(
 ) -> Condition:
     if at_least is None and at_most is None:
         raise ValueError(f"Channel {channel.name!r}: for_range needs a bound: at_least, at_most or both")
-    return _condition(channel, instance, 0 if at_least is None else at_least, at_most, condition_id)
+    least = 0 if at_least is None else _count(channel, at_least)
+    most = None if at_most is None else _count(channel, at_most)
+    return _condition(channel, instance, least, most, condition_id)
 
 
 def _condition(
@@ -233,15 +236,6 @@ def _condition(
     at_most: int | None,
     condition_id: str | None,
 ) -> Condition:
-    for bound in (at_least, at_most):
-        if bound is None:
-            continue
-        if type(bound) is not int:
-            raise TypeError(
-                f"Channel {channel.name!r}: a number of messages is an int, got {type(bound).__name__}: {bound!r}"
-            )
-        if bound < 0:
-            raise ValueError(f"Channel {channel.name!r}: a number of messages must not be negative, got {bound}")
     if at_most is not None and at_most < at_least:
         raise ValueError(
             f"Channel {channel.name!r}: at_most must be >= at_least, got at_least={at_least}, at_most={at_most}"
@@ -249,3 +243,13 @@ def _condition(
     return ChannelCondition(
         channel=channel, instance=instance, at_least=at_least, at_most=at_most, condition_id=condition_id
     )
+
+
+def _count(channel: Channel[Any] | ChannelMap[Any], bound: int) -> int:
+    if type(bound) is not int:
+        raise TypeError(
+            f"Channel {channel.name!r}: a number of messages is an int, got {type(bound).__name__}: {bound!r}"
+        )
+    if bound < 0:
+        raise ValueError(f"Channel {channel.name!r}: a number of messages must not be negative, got {bound}")
+    return bound

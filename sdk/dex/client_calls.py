@@ -24,6 +24,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast
@@ -59,7 +60,7 @@ class ClientOptions:
     request_timeout: how long one call is sent again while the service is unavailable, and may wait for an answer.
     Long polls may wait longer: for them it counts the time that the service was away.
     max_value_bytes: a value whose encoded size is above this is refused before it is sent.
-    owns_service: closing the client closes the service that it was given. The default service is shared and stays open.
+    owns_service: closing the client closes the service that it was given. One that it found itself it closes anyway.
     """
 
     request_timeout: timedelta = timedelta(seconds=30)
@@ -102,7 +103,8 @@ class ServiceCaller:
         self._service = service
         self._connect = connect
         self._patience = options.request_timeout.total_seconds()
-        self._owns_service = options.owns_service and service is not None
+        self._connecting: asyncio.Future[FlowService] | None = None
+        self._owns_service = options.owns_service or service is None
         self._closed = False
         self._now = now
         self._sleep = sleep
@@ -180,6 +182,9 @@ class ServiceCaller:
         if self._closed:
             return
         self._closed = True
+        if self._service is None and self._connecting is not None:
+            with suppress(Exception):  # told to whoever was waiting for it; there is nothing to close then
+                self._service = await self._connecting
         if self._owns_service and self._service is not None:
             await self._service.close()
 
@@ -187,8 +192,17 @@ class ServiceCaller:
         if self._closed:
             raise RuntimeError("the client is closed: make a new one")
         if self._service is None:
-            # To find a cluster may take seconds of blocking calls. In a thread they hold up nobody's event loop.
-            self._service = await asyncio.to_thread(self._connect)
+            # To find a cluster may take seconds of blocking calls: in a thread they hold up nobody's event loop. It is
+            # done once, for all who wait, and goes on when one of them is interrupted: the next call finds its result.
+            if self._connecting is None:
+                self._connecting = asyncio.ensure_future(asyncio.to_thread(self._connect))
+            connecting = self._connecting
+            try:
+                self._service = await asyncio.shield(connecting)
+            except Exception:
+                if self._connecting is connecting:
+                    self._connecting = None
+                raise
         return self._service
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from dex.context import UNSET, Unset
+from dex.context import UNSET
 
 if TYPE_CHECKING:
     from dex.channel import Channel
@@ -156,20 +156,3 @@ def decision_problem(decision: StepDecision) -> str | None:
         case _:
             pass
     return None
-
-
-__all__ = [
-    "NO_OUTPUT",
-    "DecisionKind",
-    "StepDecision",
-    "StepMovement",
-    "Unset",
-    "dead_end",
-    "decision_problem",
-    "force_complete",
-    "force_complete_if_channels_empty",
-    "force_fail",
-    "go_to",
-    "go_to_many",
-    "graceful_complete",
-]

@@ -18,7 +18,7 @@ from dex.errors import FlowDefinitionError
 from dex.flow import Flow
 from dex.options import StepOptions
 from dex.rpc import RpcOptions
-from dex.step import Step
+from dex.step import Step, step_type_of
 from dex.stream import Stream
 
 
@@ -116,6 +116,4 @@ class FlowDefinition:
 
 
 def _name_of(step: type[Step[Any]] | Step[Any] | str) -> str:
-    if isinstance(step, str):
-        return step
-    return step.__name__ if isinstance(step, type) else step.get_step_type()
+    return step.__name__ if isinstance(step, type) else step_type_of(step)

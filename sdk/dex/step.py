@@ -58,6 +58,17 @@ class Step(ABC, Generic[InputT]):
         return None
 
 
+def step_type_of(step: type[Step[Any]] | Step[Any] | str) -> str:
+    """The durable name of a Step given by name, instance or class. TypeError for a class whose instances name it."""
+    if isinstance(step, str):
+        return step
+    if isinstance(step, Step):
+        return step.get_step_type()
+    if step.get_step_type is not Step.get_step_type:
+        raise TypeError(f"{step.__name__} overrides get_step_type(): name it by an instance or by its type")
+    return step.__name__
+
+
 class StepOutput:
     """A frame that a generator handler yields. Made by `heartbeat(...)` and `Stream.write(...)` only."""
 

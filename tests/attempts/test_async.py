@@ -245,15 +245,21 @@ async def test_a_handler_may_go_on_after_a_request_to_stop() -> None:
 @pytest.mark.statement("B119")
 async def test_the_deadline_cancels_an_asynchronous_handler() -> None:
     reporter = RecordingReporter()
+    cancelled = asyncio.Event()
 
     async def body(context: Any, value: int) -> StepDecision:
         reporter.time += 60
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
         return dead_end()
 
     script(body)
-    running = run_async(task_for("Bell", "Ring", 1, timeout=0.01), REGISTRY, reporter)
-    result = await asyncio.wait_for(running, 5)
+    running = asyncio.create_task(run_async(task_for("Bell", "Ring", 1, timeout=0.01), REGISTRY, reporter))
+    await asyncio.wait((running, asyncio.create_task(cancelled.wait())), timeout=5)
+    assert cancelled.is_set()  # by the deadline: nobody else has cancelled it
+    result = await running
     assert isinstance(result, AttemptFailed)
     assert result.kind == METHOD_TIMEOUT
 

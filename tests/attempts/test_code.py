@@ -56,6 +56,7 @@ class Place(NamedTuple):
 
 class Extra(TypedDict):
     gift: bool
+    sender: Place | None
 
 
 class Customer(pydantic.BaseModel):
@@ -110,9 +111,16 @@ class Report(Base[str]):
         return graceful_complete(input)
 
 
+class Tell(Step):
+    """Its input is named by its annotation alone."""
+
+    def execute(self, context: Context, input: Extra) -> StepDecision:
+        return graceful_complete(input["sender"].street)
+
+
 class Orders(Flow[Order]):
     def get_steps(self) -> StepList[Order]:
-        return StepList.start_step(Charge(paid)).other_steps(Report())
+        return StepList.start_step(Charge(paid)).other_steps(Report(), Tell())
 
     def get_persistence_schema(self) -> PersistenceSchema:
         return PersistenceSchema.of(total, paid)
@@ -124,8 +132,9 @@ registry = Registry([flow])
 
 
 def example() -> Order:
+    extra = {"gift": True, "sender": Place("Low Street", 2)}
     return Order(
-        5, Size.LARGE, Place("High Street", 1), {"gift": True}, Customer(name="Ann", size=Size.SMALL), Tree(1, Tree(2))
+        5, Size.LARGE, Place("High Street", 1), extra, Customer(name="Ann", size=Size.SMALL), Tree(1, Tree(2))
     )
 '''
 
@@ -190,9 +199,11 @@ def test_a_worker_runs_code_whose_modules_it_cannot_import(
     orders = driver(helpers=HELPERS, orders=ORDERS)
     code, deployment_id, spec = pack_registry(orders.registry)
     assert spec.deployment_id == deployment_id
-    assert set(spec.flows["Orders"].steps) == {"Charge", "Report"}
+    assert set(spec.flows["Orders"].steps) == {"Charge", "Report", "Tell"}
 
-    data = orders.registry.codec_registry.encode(orders.example(), orders.Order, where="test")
+    example = orders.example()
+    data = orders.registry.codec_registry.encode(example, orders.Order, where="test")
+    extra = orders.registry.codec_registry.encode(example.extra, orders.Extra, where="test")
     forget(monkeypatch, "orders", "helpers")
     registry = load_registry(code)
     result = executed(registry, task_for("Orders", "Charge", raw_input=data))
@@ -202,6 +213,8 @@ def test_a_worker_runs_code_whose_modules_it_cannot_import(
     assert (movement.step_type, value_of(movement.input)) == ("Report", "large 2 1")
     report = executed(registry, task_for("Orders", "Report", "large 2 1"))
     assert value_of(report.decision.output) == "large 2 1"
+    told = executed(registry, task_for("Orders", "Tell", raw_input=extra))
+    assert value_of(told.decision.output) == "Low Street"
 
 
 def test_packed_code_runs_in_a_process_of_its_own(driver: Callable[..., ModuleType], tmp_path: Path) -> None:

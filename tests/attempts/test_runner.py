@@ -36,19 +36,18 @@ from tests.attempts.build import (
 )
 from tests.attempts.shop import REGISTRY
 
-REPORTER = RecordingReporter()
-
 
 class Count(Step[int]):
-    """Sends a checkpoint for each number; the test sets what it does in between."""
+    """Sends a checkpoint for each number; 10 s pass between two."""
 
+    clock: ClassVar[RecordingReporter]
     log: ClassVar[list[str]] = []
 
     def execute(self, context: Context, input: int) -> Generator[StepOutput, None, StepDecision]:
         try:
             for number in range(input):
                 yield heartbeat(number)
-                REPORTER.time += 10
+                self.clock.time += 10
             yield heartbeat()
             return graceful_complete(input)
         finally:
@@ -97,9 +96,9 @@ WALK = Registry([Walk()], allow_async_handlers=True)
 
 @pytest.fixture(autouse=True)
 def reporter() -> RecordingReporter:
-    REPORTER.__init__()  # type: ignore[misc]
+    Count.clock = RecordingReporter()
     Count.log.clear()
-    return REPORTER
+    return Count.clock
 
 
 # Resolving ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """How fast attempts run on a local Ray: PYTHONPATH=sdk:. python tests/benchmarks/attempts_on_ray.py
 
-Prints attempts a second, the latency of one idle attempt from `run` to `attempt_finished`, and CPU of the owner's process an attempt.
+Prints attempts a second, the latency of one idle attempt from `run` to `attempt_finished`, and CPU of the owner's
+process an attempt.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
 
 import ray
-
 from dex.values import CodecRegistry
+
 from dexray.attempts.code import pack_registry
 from dexray.cluster.dispatch import DispatchSettings
 from dexray.cluster.ray_attempts import AttemptSettings

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
 from dex.values import CodecRegistry
+
 from dexray.attempts.code import pack_registry
 from dexray.cluster.ray_attempts import AttemptSettings
 from dexray.protocol.attempts import (
@@ -231,7 +231,9 @@ def test_an_async_handler_in_a_task_of_its_own_sees_its_cancellation(owner: Owne
     assert 0 <= output(owner.wait_results(keys)[0]) - canceled_at < 0.1
 
 
-def test_cancellation_in_a_pack_concerns_one_attempt_and_loses_no_result(make_owner: Callable[..., OwnerHandle]) -> None:
+def test_cancellation_in_a_pack_concerns_one_attempt_and_loses_no_result(
+    make_owner: Callable[..., OwnerHandle],
+) -> None:
     owner = make_owner()
     owner.teach("Listens", 0.0)
     keys = owner.begin(*(owner.task("Listens", 20.0 if number == 10 else 0.0) for number in range(40)))
@@ -243,7 +245,9 @@ def test_cancellation_in_a_pack_concerns_one_attempt_and_loses_no_result(make_ow
     owner.wait_no_slots()
 
 
-def test_queued_attempts_that_are_canceled_never_run_and_free_their_slots(make_owner: Callable[..., OwnerHandle]) -> None:
+def test_queued_attempts_that_are_canceled_never_run_and_free_their_slots(
+    make_owner: Callable[..., OwnerHandle],
+) -> None:
     owner = make_owner()
     busy = owner.begin(*(owner.task("Listens", 20.0) for _ in range(2)))
     owner.wait_running(busy)
@@ -282,7 +286,9 @@ def test_a_backlog_of_a_thousand_short_attempts_travels_in_packs(make_owner: Cal
 
 
 @pytest.mark.statement("B204")
-def test_one_that_turns_out_long_gives_the_rest_of_its_pack_to_other_workers(make_owner: Callable[..., OwnerHandle]) -> None:
+def test_one_that_turns_out_long_gives_the_rest_of_its_pack_to_other_workers(
+    make_owner: Callable[..., OwnerHandle],
+) -> None:
     owner = make_owner()
     owner.teach("SleepsIfLong", 0.0)
     keys = owner.begin(*(owner.task("SleepsIfLong", 3.0 if number == 5 else 0.0) for number in range(60)))

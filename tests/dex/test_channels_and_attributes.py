@@ -122,7 +122,9 @@ def test_a_missing_value_reads_as_the_type_says(value_type: Any, missing: Any) -
 
 
 def test_definitions_are_used_with_a_context_of_a_handler() -> None:
-    for use in (lambda: A.size(object()), lambda: COUNT.get(None)):  # type: ignore[arg-type]
+    nothing: Any = None
+    uses: list[Callable[[], object]] = [lambda: A.size(nothing), lambda: COUNT.get(nothing)]
+    for use in uses:
         with pytest.raises(TypeError, match="expected the Context that was given to the handler"):
             use()
 
@@ -173,7 +175,7 @@ def test_subflow_results_come_from_the_runtime() -> None:
     assert runtime.calls == [("subflow_result", 0), ("subflow_flow_id", 2)]
 
 
-# Streams ---------------------------------------------------------------------------------------------------------------
+# Streams ---
 
 
 def test_a_stream_writes_a_frame_in_a_generator_handler() -> None:

@@ -358,7 +358,7 @@ async def test_set_attribute_sends_the_value_and_none_deletes() -> None:
     assert (third.name, CODECS.decode(third.value, int, where="")) == ("stock/x", 5)
 
 
-Call = Callable[[AsyncClient], Any]
+Call = Callable[[Any], Any]  # deliberately untyped: the wrong calls are wrong for a type checker too
 WRONG_CALLS: list[tuple[str, Call, type[Exception], str]] = [
     (
         "a Channel of no Flow",
@@ -699,7 +699,7 @@ def test_the_blocking_client_does_what_the_asynchronous_one_does() -> None:
 
 
 @pytest.mark.parametrize(("operation", "call"), UNSERVED)
-def test_the_blocking_client_refuses_the_same(operation: str, call: Callable[[Any], Any]) -> None:
+def test_the_blocking_client_refuses_the_same(operation: str, call: Call) -> None:
     with Client(REGISTRY, ScriptedService()) as client, pytest.raises(DexServiceError) as caught:
         call(client)
     assert (caught.value.operation, caught.value.code) == (operation, StatusCode.UNIMPLEMENTED)
@@ -755,7 +755,7 @@ def test_without_a_service_the_client_finds_the_default_one(monkeypatch: pytest.
     monkeypatch.setattr(dexray, "default_service", lambda: service, raising=False)
     with Client(REGISTRY) as client:
         client.stop_flow("o")
-    assert service.closed == 0
+    assert service.closed == 1
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from datetime import timedelta
 
 import pytest
@@ -219,23 +221,59 @@ async def test_an_empty_history_ends_at_once() -> None:
 # The service itself ---------------------------------------------------------------------------------------------------
 
 
-async def test_the_default_service_is_looked_up_once_at_the_first_call() -> None:
-    description = FlowDescription(flow_id="f", run_id="r", flow_type="T", status="RUNNING", started_at=0.0)
-    service = ScriptedService(description, description)
-    looked_up = 0
+RUNNING = FlowDescription(flow_id="f", run_id="r", flow_type="T", status="RUNNING", started_at=0.0)
+
+
+async def test_the_default_service_is_looked_up_once_for_all_first_calls_and_closed_with_the_client() -> None:
+    service = ScriptedService(RUNNING, RUNNING)
+    found = 0
 
     def connect() -> ScriptedService:
-        nonlocal looked_up
-        looked_up += 1
+        nonlocal found
+        found += 1
         return service
 
-    caller = ServiceCaller(None, connect, ClientOptions(owns_service=True))
-    assert looked_up == 0
-    await caller.call(DescribeFlow(flow_id="f"))
-    await caller.call(DescribeFlow(flow_id="f"))
-    assert looked_up == 1
+    caller = ServiceCaller(None, connect, ClientOptions())
+    assert found == 0
+    await asyncio.gather(caller.call(DescribeFlow(flow_id="f")), caller.call(DescribeFlow(flow_id="f")))
+    assert found == 1
     await caller.close()
-    assert service.closed == 0, "the default service is shared"
+    assert service.closed == 1
+
+
+async def test_a_failed_look_up_is_told_and_tried_again_by_the_next_call() -> None:
+    answers: list[ScriptedService] = []
+
+    def connect() -> ScriptedService:
+        if not answers:
+            answers.append(ScriptedService(RUNNING))
+            raise ConnectionError("no cluster")
+        return answers[0]
+
+    caller = ServiceCaller(None, connect, ClientOptions())
+    with pytest.raises(ConnectionError, match="no cluster"):
+        await caller.call(DescribeFlow(flow_id="f"))
+    assert await caller.call(DescribeFlow(flow_id="f")) is RUNNING
+
+
+async def test_an_interrupted_first_call_does_not_lose_the_service_that_is_being_looked_up() -> None:
+    service = ScriptedService()
+    asked, found = threading.Event(), threading.Event()
+
+    def connect() -> ScriptedService:
+        asked.set()
+        assert found.wait(10)
+        return service
+
+    caller = ServiceCaller(None, connect, ClientOptions())
+    call = asyncio.ensure_future(caller.call(DescribeFlow(flow_id="f")))
+    await asyncio.to_thread(asked.wait, 10)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    found.set()
+    await caller.close()
+    assert service.closed == 1
 
 
 @pytest.mark.parametrize(("owns", "closed"), [(False, 0), (True, 1)])

@@ -37,7 +37,7 @@ from dex import (
 )
 
 if TYPE_CHECKING:
-    from somewhere import Unknown
+    from somewhere import Unknown  # type: ignore[import-not-found]
 
 STATUS = Attribute("status", str)
 STOCK = AttributeMap("stock", int)
@@ -101,7 +101,7 @@ def refused(*flows: Any, **options: Any) -> str:
     return str(caught.value)
 
 
-# Handlers --------------------------------------------------------------------------------------------------------------
+# Handlers ---
 
 
 def no_context_annotation(self, context, input: int) -> StepDecision:  # type: ignore[no-untyped-def]
@@ -233,7 +233,7 @@ def test_the_input_is_the_one_that_the_class_is_declared_with() -> None:
     assert "Step 'Pack', execute: input 'input' is annotated int, but the class is declared with str" in text
 
 
-# Flows and Steps -------------------------------------------------------------------------------------------------------
+# Flows and Steps ---
 
 
 @pytest.mark.statement("B2")
@@ -319,10 +319,9 @@ def test_what_a_definition_raises_is_told_with_its_flow() -> None:
     assert "get_step_options() returns StepOptions or None, got int" in refused(flow_of(step_of(options=1)))
 
 
-# The schema ------------------------------------------------------------------------------------------------------------
+# The schema ---
 
 
-@pytest.mark.statement("B5")
 def test_names_are_unique_within_their_kind() -> None:
     text = refused(flow_of(schema=PersistenceSchema.of(STATUS, Attribute("status", int))))
     assert "Flow 'Shop': two Attributes are named 'status'" in text
@@ -360,7 +359,7 @@ def test_a_stream_belongs_to_one_flow() -> None:
     assert "Stream 'words' is declared by two Flows, 'One' and 'Other'" in text
 
 
-# Options ---------------------------------------------------------------------------------------------------------------
+# Options ---
 
 ONE = timedelta(seconds=1)
 
@@ -372,6 +371,7 @@ def test_a_heartbeat_timeout_below_ten_seconds_is_refused(heartbeat: timedelta) 
     assert "Flow 'Shop', Step 'Pack': heartbeat_timeout must be at least 10 s" in text
 
 
+@pytest.mark.statement("B5")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -446,7 +446,7 @@ def test_failure_routes_with_options_must_not_run_in_a_circle() -> None:
     assert "form a loop (Again -> Again)" in refused(flow_of(Again()))
 
 
-# RPCs and the timeout handler ------------------------------------------------------------------------------------------
+# RPCs and the timeout handler ---
 
 
 def rpc_with_two_inputs(self: Any, context: Context, one: int, two: int) -> None:

@@ -86,9 +86,7 @@ def test_a_registry_describes_its_flows(registry: Registry) -> None:
                 rpcs={
                     "status": RpcSpec(name="status"),
                     "cancel": RpcSpec(name="cancel", is_async=True, locks=("status",), transactional=True),
-                    "clean": RpcSpec(
-                        name="clean", timeout=7.0, transactional=True, load=LoadSpec(channels=("paid",))
-                    ),
+                    "clean": RpcSpec(name="clean", timeout=7.0, transactional=True, load=LoadSpec(channels=("paid",))),
                 },
                 channels=("paid",),
                 channel_maps=("parts",),
@@ -165,17 +163,13 @@ def test_a_long_first_pause_is_not_cut_by_the_default_longest(registry: Registry
 
 
 def test_options_merge_field_by_field() -> None:
-    own = StepOptions(
-        wait_for_failure=WaitForFailurePolicy.PROCEED, execute_durability=StepDurability.ASYNC
-    )
+    own = StepOptions(wait_for_failure=WaitForFailurePolicy.PROCEED, execute_durability=StepDurability.ASYNC)
     merged = own.merged_with(StepOptions(execute_durability=StepDurability.SYNC))
-    assert merged == StepOptions(
-        wait_for_failure=WaitForFailurePolicy.PROCEED, execute_durability=StepDurability.SYNC
-    )
+    assert merged == StepOptions(wait_for_failure=WaitForFailurePolicy.PROCEED, execute_durability=StepDurability.SYNC)
     assert own.merged_with(None) is own
 
 
-# Starting --------------------------------------------------------------------------------------------------------------
+# Starting ---
 
 
 class Plain(Step[int]):
@@ -224,7 +218,7 @@ def test_the_default_policy_is_handler_if_there_is_one_else_fail(both: Registry)
 @pytest.mark.statement("B22")
 def test_handler_needs_a_handler(both: Registry) -> None:
     options = StartFlowOptions(timeout=MINUTE, timeout_policy=FlowTimeoutPolicy.HANDLER)
-    with pytest.raises(ValueError, match="'NoHandler'.*has no handle_timeout override"):
+    with pytest.raises(ValueError, match=r"'NoHandler'.*has no handle_timeout override"):
         both.timeout_of("NoHandler", options)
 
 
@@ -233,9 +227,7 @@ def test_handler_options_need_a_timeout_and_the_handler_policy(both: Registry) -
     with pytest.raises(ValueError, match="timeout_handler_options requires a positive timeout"):
         both.timeout_of("OrderFlow", StartFlowOptions(timeout_handler_options=HANDLER_OPTIONS))
     for flow_type, policy in (("OrderFlow", FlowTimeoutPolicy.CANCEL), ("NoHandler", FlowTimeoutPolicy.DEFAULT)):
-        options = StartFlowOptions(
-            timeout=MINUTE, timeout_policy=policy, timeout_handler_options=HANDLER_OPTIONS
-        )
+        options = StartFlowOptions(timeout=MINUTE, timeout_policy=policy, timeout_handler_options=HANDLER_OPTIONS)
         with pytest.raises(ValueError, match="need the timeout policy HANDLER"):
             both.timeout_of(flow_type, options)
 

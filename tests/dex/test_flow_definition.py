@@ -184,7 +184,11 @@ def test_steps_may_be_given_as_classes() -> None:
         def get_persistence_schema(self) -> PersistenceSchema:
             return PersistenceSchema((STATUS, STOCK), (PAID, PARTS))
 
-    assert list(Registry([Short()], allow_async_handlers=True).definition("Short").steps) == ["Charge", "Refund", "Ship"]
+    assert list(Registry([Short()], allow_async_handlers=True).definition("Short").steps) == [
+        "Charge",
+        "Refund",
+        "Ship",
+    ]
 
 
 def test_generic_bases_pass_their_type_on() -> None:
@@ -211,5 +215,5 @@ def test_classes_local_to_a_function_need_no_module() -> None:
 def test_schema_groups_definitions_and_refuses_others() -> None:
     schema = PersistenceSchema.of(PAID, STATUS, WORDS, STOCK, PARTS)
     assert schema == PersistenceSchema((STATUS, STOCK), (PAID, PARTS), (WORDS,))
-    with pytest.raises(TypeError, match="PersistenceSchema.of takes"):
+    with pytest.raises(TypeError, match=r"PersistenceSchema.of takes"):
         PersistenceSchema.of(sample.Order)  # type: ignore[arg-type]

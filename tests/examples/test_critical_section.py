@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -55,10 +54,17 @@ class Run:
 
     async def records(self) -> dict[str, ContractEditRecord]:
         """The records by reviewer, after the checks that every run must pass."""
-        result = await self.client.wait_for_flow(self.flow_id, timedelta(hours=1))
+        async with asyncio.timeout(3600):  # of virtual time
+            result = await self.client.wait_for_flow(self.flow_id)
         assert result.status is FlowStatus.COMPLETED
         records = result.single_output(list[ContractEditRecord])
-        assert len({record.reviewer for record in records}) == len(records), f"two records of one reviewer: {records}"
+        reviewers = [record.reviewer for record in records]
+        reports = [
+            event.data["value"]["reviewer"]
+            for event in await self.history()
+            if event.kind == "MessagePublished" and event.data["channel"] == "contractEditFinished"
+        ]
+        assert sorted(reports) == sorted(reviewers) == sorted(set(reviewers)), "not one record of each reviewer"
         assert not overlapping(records)
         return {record.reviewer: record for record in records}
 
@@ -70,7 +76,7 @@ class Run:
 
 
 def overlapping(records: list[ContractEditRecord]) -> list[tuple[str, str]]:
-    """Pairs of edits that were under way at the same time. One that never began took no time, and overlaps with none."""
+    """Pairs of edits that were under way at the same time; one that never began took no time, and overlaps none."""
     edits = [record for record in records if record.finished_at_millis > record.started_at_millis]
     edits.sort(key=lambda record: record.started_at_millis)
     return [

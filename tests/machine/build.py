@@ -1,8 +1,9 @@
-"""Small words for the tests of the machine: Flows in one line, an attempt from its hand-out to its result in another.
+"""Small words for the tests of the machine: Flows in one line, an attempt from its hand-out to its result in
+another.
 
-A `Bench` holds one run of one Flow under a clock that moves only when told. It keeps every record it got, as bytes, and after
-every command it replays the newest record into a second Flow, its shadow: the two must stay equal, every invariant must hold,
-and every Step that is ready must have been offered to its owner.
+A `Bench` holds one run of one Flow under a clock that moves only when told. It keeps every record it got, as
+bytes, and after every command it replays the newest record into a second Flow, its shadow: the two must stay
+equal, every invariant must hold, and every Step that is ready must have been offered to its owner.
 """
 
 from __future__ import annotations

@@ -339,6 +339,15 @@ def test_an_interrupted_handler_is_retried() -> None:
     assert bench.hand_out(HANDLER).key.attempt == 2
 
 
+@pytest.mark.statement("B15")
+def test_a_timeout_that_has_fired_is_due_no_more_also_over_a_checkpoint() -> None:
+    bench = with_handler()
+    bench.advance(10)
+    assert bench.flow.next_due() is None
+    bench.checkpoint()
+    assert bench.flow.next_due() is None
+
+
 def test_a_flow_timeout_ends_a_wait_too() -> None:
     bench = Bench(step("A", wait_for=True)).start(timeout=10.0, timeout_policy="FAIL")
     bench.wait("A-1", any_of(one("box"), timer(20)))

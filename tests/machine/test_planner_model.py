@@ -1,8 +1,8 @@
 """The planner of waits against a naive one that tries everything.
 
-The naive planner knows only what a wait means: a candidate is feasible when some way to give messages to its conditions respects all their
-bounds; of all those ways the right one gives the first condition as much as it can while all the others still have their minimum, then the
-second, and so on. It enumerates the ways.
+The naive planner knows only what a wait means: a candidate is feasible when some way to give messages to its
+conditions respects all their bounds; of all those ways the right one gives the first condition as much as it
+can while all the others still have their minimum, then the second, and so on. It enumerates the ways.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def channel_conditions(draw: st.DrawFn) -> ConditionSpec:
 
 
 conditions = st.one_of(
-    channel_conditions(), channel_conditions(), st.just(ConditionSpec("timer", duration=5.0)), st.just(ConditionSpec("subflow"))
+    channel_conditions(),
+    channel_conditions(),
+    st.just(ConditionSpec("timer", duration=5.0)),
+    st.just(ConditionSpec("subflow")),
 )
 
 
@@ -85,9 +88,7 @@ def wait_specs(draw: st.DrawFn) -> WaitSpec:
     fired=st.sets(st.integers(0, 3)),
     sizes=st.fixed_dictionaries({channel: st.integers(0, 6) for channel in CHANNELS}),
 )
-def test_the_planner_selects_what_the_naive_one_selects(
-    wait: WaitSpec, fired: set[int], sizes: dict[str, int]
-) -> None:
+def test_the_planner_selects_what_the_naive_one_selects(wait: WaitSpec, fired: set[int], sizes: dict[str, int]) -> None:
     expected = naive_select(wait, fired, sizes)
     selection = waits.select(wait, ready=fired, size_of=lambda channel: sizes[channel])
     event("nothing" if selection is None else f"{wait.kind} {len(selection.takes)}")

@@ -70,7 +70,7 @@ SAMPLES: list[events.AnyEvent] = [
 
 
 def test_every_kind_of_event_has_a_sample_here_and_a_way_to_be_applied() -> None:
-    kinds = set(events.AnyEvent.__args__)  # type: ignore[attr-defined]
+    kinds = set(events.AnyEvent.__args__)
     assert {type(sample) for sample in SAMPLES} == kinds == set(_APPLY)
 
 

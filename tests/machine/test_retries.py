@@ -418,6 +418,20 @@ def test_an_attempt_that_certainly_did_not_run_comes_again_with_the_same_number(
     assert bench.status == "FAILED"
 
 
+@pytest.mark.statement("B204", "D9")
+def test_an_attempt_that_came_back_is_not_heard_until_it_is_out_again() -> None:
+    bench = one_step()
+    bench.hand_out("A-1")
+    key = bench.key("A-1")
+    done = commands.FinishAttempt(key=key, result=ExecuteSucceeded(decision=dead_end()))
+    bench.give_back("A-1")
+    assert bench.do(done).events == []
+    bench.hand_out("A-1")
+    assert bench.key("A-1") == key
+    bench.do(done)
+    assert bench.open == []
+
+
 @pytest.mark.statement("B204")
 def test_a_returned_attempt_stays_returned_over_a_crash() -> None:
     bench = one_step(attempts=1)

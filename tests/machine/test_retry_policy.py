@@ -1,4 +1,4 @@
-"""The delay before the next attempt is finite, monotone and never over its maximum, whatever the policy and the attempt."""
+"""The delay before the next attempt is finite, monotone and never over its maximum, for any policy and any attempt."""
 
 from __future__ import annotations
 

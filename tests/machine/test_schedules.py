@@ -1,13 +1,15 @@
-"""Random Flows under random schedules: every command in every order, with crashes, checkpoints and a clock that jumps.
+"""Random Flows under random schedules: every command in every order, crashes, checkpoints, a clock that jumps.
 
-After each command the `Bench` compares the Flow with its shadow, which replays the records alone, and checks every invariant. This machine
-adds what it knows by its own, naive bookkeeping from the events: where each message is, how often each attempt ran, that no waiting Step is
-left behind. At the end all faults stop, time runs, every Step does its work, and the Flow has to end.
+After each command the `Bench` compares the Flow with its shadow, which replays the records alone, and checks
+every invariant. This machine adds what it knows by its own, naive bookkeeping from the events: where each
+message is, how often each attempt ran, that no waiting Step is left behind. At the end all faults stop, time
+runs, every Step does its work, and the Flow has to end.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from dex.wire.specs import FlowSpec, LoadSpec, MethodSpec, RetrySpec, StepSpec, TimeoutHandlerSpec
 from hypothesis import strategies as st
@@ -28,11 +30,13 @@ from dexray.protocol.attempts import (
     Writes,
 )
 from tests.machine.build import (
+    SKIP,
     Bench,
     any_of,
     dead_end,
     examples,
     flow,
+    go_to,
     graceful_complete,
     method,
     movement,
@@ -52,7 +56,7 @@ retries = st.builds(
     initial=st.sampled_from([0.0, 1.0, 5.0]),
     coefficient=st.sampled_from([1.0, 2.0]),
     maximum=st.just(10.0),
-    attempts=st.integers(0, 3),
+    attempts=st.sampled_from([0, 0, 1, 2, 3]),
     total=st.sampled_from([20.0, 14400.0]),
 )
 methods = st.builds(
@@ -115,6 +119,7 @@ decisions = st.one_of(
         some_types,
         some_types,
     ),
+    st.builds(lambda *targets: go_to(*targets), st.sampled_from(TYPES), st.sampled_from(TYPES)),
     st.builds(lambda canceling: dead_end(canceling=canceling), some_types),
     st.builds(lambda canceling: graceful_complete(b"out", canceling=canceling), some_types),
     st.builds(
@@ -134,11 +139,13 @@ class Schedules(RuleBasedStateMachine):
 
     @initialize(
         spec=flow_specs(),
-        timeout=st.sampled_from([0.0, 0.0, 15.0, 200.0]),
+        data=st.data(),
+        timeout=st.sampled_from([0.0, 0.0, 0.0, 40.0, 200.0]),
         policy=st.sampled_from(["FAIL", "CANCEL", "HANDLER", "HANDLER"]),
         handler=methods,
     )
-    def begin(self, spec: FlowSpec, timeout: float, policy: str, handler: MethodSpec) -> None:
+    def begin(self, spec: FlowSpec, data: st.DataObject, timeout: float, policy: str, handler: MethodSpec) -> None:
+        """A Flow whose first Step has started some others, with messages in its Channels."""
         self.bench = Bench(spec=spec)
         self.handler = handler
         self.seen = 0
@@ -148,12 +155,20 @@ class Schedules(RuleBasedStateMachine):
         self.place: dict[str, str] = {}  # message id -> queue, the Step that has it, or gone
         self.starts: dict[tuple[str, str, int], str] = {}
         self.commits: Counter[tuple[str, str]] = Counter()
-        options: dict[str, object] = {}
+        options: dict[str, Any] = {}
         if timeout:
             options = {"timeout": timeout, "timeout_policy": policy}
             if policy == "HANDLER":
                 options["timeout_handler"] = TimeoutHandlerSpec(method=handler)
         self.bench.start(**options)
+        self.look()
+        self.try_hand_out("A-1")
+        if self.bench.step("A-1").method == "wait_for":
+            self.bench.wait("A-1", SKIP)
+            self.try_hand_out("A-1")
+        targets = data.draw(st.lists(st.sampled_from(TYPES), min_size=2, max_size=6))
+        messages = data.draw(st.lists(st.sampled_from(CHANNELS), max_size=5))
+        self.bench.succeed("A-1", go_to(*targets), publish=[(channel, b"first") for channel in messages])
         self.look()
 
     # Independent bookkeeping ---------------------------------------------------------------------------------------
@@ -167,7 +182,9 @@ class Schedules(RuleBasedStateMachine):
         state = self.bench.flow.state
         for channel in CHANNELS:
             queued = [message.id for message in state.channels.get(channel, ())]
-            expected = [known for known in self.order if self.place[known] == "queue" and self.channel[known] == channel]
+            expected = [
+                known for known in self.order if self.place[known] == "queue" and self.channel[known] == channel
+            ]
             assert queued == expected
         for step_id, known in state.steps.items():
             assert {message.id for _, message in known.consumed} == {
@@ -224,9 +241,10 @@ class Schedules(RuleBasedStateMachine):
                 self.place[message_id] = to
 
     def count_attempt(self, event: events.AttemptStarted) -> None:
-        """An attempt number is handed out once, or again after it certainly did not run; numbers have no gaps and a limit."""
+        """A number is handed out once, or again after it certainly did not run; numbers have no gaps and a limit."""
         key = (event.step, event.method, event.attempt)
         assert self.starts.get(key, "returned") == "returned"
+        is_new = key not in self.starts
         self.starts[key] = "out"
         if event.attempt > 1:
             assert self.starts[event.step, event.method, event.attempt - 1] == "failed"
@@ -235,8 +253,9 @@ class Schedules(RuleBasedStateMachine):
         else:
             assert self.bench.spec is not None
             spec = self.bench.spec.steps[event.step.rsplit("-", 1)[0]]
-            limit = (spec.wait_for if event.method == "wait_for" else spec.execute).retry.attempts  # type: ignore[union-attr]
-        assert not limit or event.attempt <= limit
+            policy = spec.wait_for if event.method == "wait_for" else spec.execute
+            limit = policy.retry.attempts if policy is not None else 0
+        assert not limit or event.attempt <= limit or not is_new
 
     # Rules ---------------------------------------------------------------------------------------------------------
 
@@ -245,9 +264,6 @@ class Schedules(RuleBasedStateMachine):
 
     def running(self) -> list[str]:
         return self.steps_in(RUNNING)
-
-    def is_open(self) -> bool:
-        return not self.bench.closed
 
     @rule(channel=st.sampled_from(CHANNELS), count=st.integers(0, 4))
     def publish(self, channel: str, count: int) -> None:
@@ -260,17 +276,35 @@ class Schedules(RuleBasedStateMachine):
         self.look()
 
     @rule(pick=st.integers(0, 20))
-    @precondition(is_open)
+    @precondition(lambda self: not self.bench.closed)
     def hand_out(self, pick: int) -> None:
         known = self.bench.open
         if known:
             self.try_hand_out(known[pick % len(known)])
 
-    @rule()
-    @precondition(is_open)
-    def hand_out_all(self) -> None:
+    @rule(data=st.data(), count=st.integers(1, 4))
+    @precondition(lambda self: not self.bench.closed)
+    def work(self, data: st.DataObject, count: int) -> None:
+        """What happens most of the time: ready Steps are handed out, and some attempts succeed."""
         for step_id in tuple(self.bench.flow.index.ready):
-            self.try_hand_out(step_id)
+            if step_id in self.bench.flow.state.steps:
+                self.try_hand_out(step_id)
+        for _ in range(count):
+            running = self.running()
+            if running:
+                step_id = data.draw(st.sampled_from(running))
+                self.bench.do(self.success(data, self.bench.key(step_id)))
+                self.look()
+
+    work_on = work
+
+    def one_that_runs(self, pick: int) -> str:
+        """A Step whose attempt is out; one is handed out when there is none. "" when there is none to hand out."""
+        for step_id in () if self.running() else tuple(self.bench.flow.index.ready):
+            if step_id in self.bench.flow.state.steps and self.try_hand_out(step_id):
+                break
+        running = self.running()
+        return running[pick % len(running)] if running else ""
 
     def try_hand_out(self, step_id: str) -> bool:
         if not self.bench.try_hand_out(step_id):
@@ -283,7 +317,7 @@ class Schedules(RuleBasedStateMachine):
         return True
 
     @rule(data=st.data(), pick=st.integers(0, 20))
-    @precondition(running)
+    @precondition(lambda self: bool(self.running()))
     def succeed(self, data: st.DataObject, pick: int) -> None:
         running = self.running()
         step_id = running[pick % len(running)]
@@ -295,7 +329,9 @@ class Schedules(RuleBasedStateMachine):
             attributes=data.draw(st.dictionaries(st.sampled_from(["x", "map/2"]), st.one_of(st.none(), st.just(b"w")))),
             deletions=tuple(
                 (self.channel[message_id], message_id)
-                for message_id in data.draw(st.lists(st.sampled_from(sorted(self.order)), max_size=2) if self.order else st.just([]))
+                for message_id in data.draw(
+                    st.lists(st.sampled_from(sorted(self.order)), max_size=2) if self.order else st.just([])
+                )
             ),
             publications=tuple(
                 (channel, self.bench.message_id(), b"p")
@@ -318,26 +354,25 @@ class Schedules(RuleBasedStateMachine):
         retry_after=st.sampled_from([None, None, 0.0, 7.0]),
         beat=st.one_of(st.none(), st.builds(lambda value: Heartbeat(value is not None, value), beats)),
     )
-    @precondition(running)
     def fail(self, pick: int, retryable: bool, retry_after: float | None, beat: Heartbeat | None) -> None:
-        running = self.running()
-        self.bench.fail(
-            running[pick % len(running)], retryable=retryable, retry_after=retry_after, heartbeat=beat
-        )
+        step_id = self.one_that_runs(pick)
+        if step_id:
+            self.bench.fail(step_id, retryable=retryable, retry_after=retry_after, heartbeat=beat)
         self.look()
 
-    @rule(pick=st.integers(0, 20), after=st.sampled_from([-5.0, 0.0, 2.0]), reason=st.sampled_from(["", "declined"]))
-    @precondition(running)
-    def give_back(self, pick: int, after: float, reason: str) -> None:
-        running = self.running()
-        self.bench.give_back(running[pick % len(running)], reason=reason, after=after)
-        self.look()
-
-    @rule(pick=st.integers(0, 20), value=beats)
-    @precondition(running)
-    def heartbeat(self, pick: int, value: bytes | None) -> None:
-        running = self.running()
-        self.bench.heartbeat(running[pick % len(running)], value)
+    @rule(
+        pick=st.integers(0, 20),
+        after=st.sampled_from([-5.0, 0.0, 2.0]),
+        reason=st.sampled_from(["", "declined"]),
+        value=beats,
+        comes_back=st.booleans(),
+    )
+    def beat_or_come_back(self, pick: int, after: float, reason: str, value: bytes | None, comes_back: bool) -> None:
+        step_id = self.one_that_runs(pick)
+        if step_id:
+            self.bench.heartbeat(step_id, value)
+            if comes_back:
+                self.bench.give_back(step_id, reason=reason, after=after)
         self.look()
 
     @rule(data=st.data(), pick=st.integers(0, 200), kind=st.integers(0, 3))
@@ -362,31 +397,37 @@ class Schedules(RuleBasedStateMachine):
         assert self.bench.do(command).events == []
         assert picture(self.bench.flow) == before
 
-    @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 5.0, 30.0, -1.0, -5.0, -40.0]))
-    def advance(self, seconds: float) -> None:
-        self.bench.advance(seconds)
-        self.look()
-
-    @rule(seconds=st.sampled_from([1.0, 5.0, -5.0]))
-    def let_the_clock_move_unseen(self, seconds: float) -> None:
-        self.bench.now += seconds
-
-    @rule()
-    def crash(self) -> None:
-        before = set(self.running())
-        self.bench.crash()
-        assert not before & set(self.running())
-        self.look()
-
-    @rule()
-    def checkpoint(self) -> None:
-        self.bench.checkpoint()
-
-    @rule(kind=st.sampled_from(["CANCEL", "TERMINATE", "FAIL"]), chance=st.integers(0, 20))
-    def stop(self, kind: str, chance: int) -> None:
-        if chance == 0:
-            self.bench.stop(kind)
+    @rule(
+        seconds=st.sampled_from([0.0, 0.5, 1.0, 3.0, 5.0, 10.0, -1.0, -5.0]), seen=st.sampled_from([True, True, False])
+    )
+    def let_time_pass(self, seconds: float, seen: bool) -> None:
+        if seen:
+            self.bench.advance(seconds)
             self.look()
+        else:
+            self.bench.now += seconds
+
+    @rule(
+        spec=flow_specs(),
+        what=st.sampled_from(["crash", "crash", "checkpoint", "checkpoint", "deploy", "jump", "stop"]),
+    )
+    def fate(self, spec: FlowSpec, what: str) -> None:
+        match what:
+            case "crash":
+                self.one_that_runs(0)
+                before = set(self.running())
+                self.bench.crash()
+                assert not before & set(self.running())
+            case "checkpoint":
+                self.bench.checkpoint()
+            case "deploy":
+                # The same Steps with other options: locks, policies, selections, a wait_for that came or went.
+                self.bench.spec = spec
+            case "jump":
+                self.bench.advance(-40.0)
+            case "stop" if len(self.bench.events) > 60:
+                self.bench.stop("CANCEL")
+        self.look()
 
     # The end ---------------------------------------------------------------------------------------------------------
 
@@ -433,4 +474,4 @@ class Schedules(RuleBasedStateMachine):
 
 
 def test_any_flow_under_any_schedule_keeps_its_rules_and_comes_to_its_end() -> None:
-    run_state_machine_as_test(Schedules, settings=examples(250, stateful_step_count=35))  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Schedules, settings=examples(250, stateful_step_count=35))

@@ -14,6 +14,7 @@ def filled(bench: Bench) -> Bench:
     bench.publish("box", b"1", b"2")
     bench.publish("boxes/a", b"3")
     bench.publish("boxes/b", b"4")
+    bench.publish("boxesful/a", b"5")
     return bench
 
 
@@ -22,7 +23,7 @@ def test_plain_attributes_keys_of_maps_and_sizes_are_always_there_and_values_of_
     task = filled(Bench(step("A"))).hand_out("A-1")
     assert task.attributes == {"plain": b"p"}
     assert sorted(task.attribute_keys) == ["map/1", "map/2", "maple/1"]
-    assert task.channel_sizes == {"box": 2, "boxes/a": 1, "boxes/b": 1}
+    assert task.channel_sizes == {"box": 2, "boxes/a": 1, "boxes/b": 1, "boxesful/a": 1}
     assert task.loaded_channels == {}
 
 
@@ -66,6 +67,15 @@ def test_execute_sees_what_was_written_after_wait_for_began() -> None:
     bench.hand_out("A-1")
     bench.set("x", b"1")
     bench.wait("A-1", SKIP)
+    assert bench.hand_out("A-1").attributes == {"x": b"1"}
+
+
+@pytest.mark.statement("B184")
+def test_execute_after_a_wait_for_that_failed_for_good_has_a_snapshot_of_its_own_too() -> None:
+    bench = Bench(step("A", wait_for=method(attempts=1), proceed=True)).start()
+    bench.hand_out("A-1")
+    bench.set("x", b"1")
+    bench.fail("A-1")
     assert bench.hand_out("A-1").attributes == {"x": b"1"}
 
 

@@ -9,11 +9,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from dex.names import RESERVED_IN_STEP_TYPES, check_type_name
+from dex.step import Step, step_type_of
 
 if TYPE_CHECKING:
     from dex.attribute import AttributeLock, AttributeMapLoad
     from dex.channel import ChannelMapLoad
-    from dex.step import Step
 
 
 class StopType(Enum):
@@ -50,22 +50,25 @@ class TimeTravelStepMethod(Enum):
     EXECUTE = "EXECUTE"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class StepExecutionId:
-    """Names one execution of a Step: the `number`-th of its type in the run, from 1. Its text is `Type-1`."""
+    """Names one execution of a Step: the `number`-th of its type in the run, from 1. Its text is `Type-1`.
 
-    step_type: str | type[Step[Any]]
-    number: int = 1
+    The Step may be given by its type, an instance or a class; `step_type` holds its type.
+    """
 
-    def __post_init__(self) -> None:
-        name = self.step_type if isinstance(self.step_type, str) else self.step_type.__name__
-        check_type_name("Step", name, RESERVED_IN_STEP_TYPES)
-        if type(self.number) is not int or self.number < 1:
-            raise ValueError(f"StepExecutionId({name!r}, number) counts from 1, got {self.number!r}")
+    step_type: str
+    number: int
+
+    def __init__(self, step_type: str | type[Step[Any]] | Step[Any], number: int = 1) -> None:
+        name = check_type_name("Step", step_type_of(step_type), RESERVED_IN_STEP_TYPES)
+        if type(number) is not int or number < 1:
+            raise ValueError(f"StepExecutionId({name!r}, number) counts from 1, got {number!r}")
+        object.__setattr__(self, "step_type", name)
+        object.__setattr__(self, "number", number)
 
     def __str__(self) -> str:
-        name = self.step_type if isinstance(self.step_type, str) else self.step_type.__name__
-        return f"{name}-{self.number}"
+        return f"{self.step_type}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
