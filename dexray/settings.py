@@ -68,7 +68,11 @@ class Settings:
 
     home: str = _spec("~/.dexray", _text, "folder for the default database")
     database: str = _spec("", _text, "database URL or path; empty: SQLite under home")
-    address: str = _spec("", _text, 'address of a Ray cluster, or "local" for an embedded one; empty: the running one, else an embedded one')
+    address: str = _spec(
+        "",
+        _text,
+        'address of a Ray cluster, or "local" for an embedded one; empty: the running one, else an embedded one',
+    )
     namespace: str = _spec("dexray", _name, "Ray namespace of the engine's actors")
     num_cpus: int = _spec(0, _count(0), "CPUs of an embedded Ray; 0: those of this machine")
     flow_actors: int = _spec(1, _count(1), "FlowActors to begin with")
@@ -119,7 +123,10 @@ def resolve(
     fields = {entry.name: entry for entry in dataclasses.fields(Settings)}
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
     path, table = _project_table(folder if folder is not None else Path.cwd())
-    for name, where in [*((name, "argument") for name in given), *((name, f"[tool.dexray] in {path}") for name in table)]:
+    for name, where in [
+        *((name, "argument") for name in given),
+        *((name, f"[tool.dexray] in {path}") for name in table),
+    ]:
         if name not in fields:
             raise SettingsError(f"{where}: there is no setting {name!r}; the settings are {', '.join(fields)}")
     values: dict[str, Any] = {}

@@ -21,10 +21,10 @@ from typing import Any, Self
 
 import msgspec
 import ray
-from ray.exceptions import RayError
-
 from dex import AsyncClient, Client, ClientOptions, DexServiceError, FlowDefinitionError, Registry, StatusCode
 from dex.wire.service import AnswerT, FlowService, Request
+from ray.exceptions import RayError
+
 from dexray.attempts import pack_registry
 from dexray.cluster.directory import find_or_make_directory
 from dexray.cluster.protocol import EngineConfig, Failed, decode_reply, decode_view
@@ -182,7 +182,11 @@ class Engine:
 
 
 def engine_config(settings: Settings) -> EngineConfig:
-    cpus = int(ray.cluster_resources().get("CPU", 1))
+    cpus = int(
+        ray.cluster_resources().get(  # type: ignore[no-untyped-call]
+            "CPU", 1
+        )
+    )
     most = settings.max_flow_actors or min(16, max(2, cpus))
     return EngineConfig(
         database_url=absolute(settings.database_url),
@@ -249,7 +253,7 @@ def _ray_is_running() -> bool:
     if os.environ.get("RAY_ADDRESS"):
         return True
     try:
-        return bool(ray._private.services.find_gcs_addresses())
+        return bool(ray._private.services.find_gcs_addresses())  # type: ignore[no-untyped-call]
     except Exception as error:
         logger.debug("looking for a running Ray: %s", error)
         return False

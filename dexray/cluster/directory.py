@@ -12,19 +12,20 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import ray
-
 from dex.wire.service import ServiceFailure
 from dex.wire.specs import DeploymentSpec
+
 from dexray.cluster import lease as leases
 from dexray.cluster.flow_actor import FlowActor
 from dexray.cluster.protocol import ActorLoad, ClusterView, EngineConfig, Failed, Ok, encode, flow_actor_name
 from dexray.engine.clock import BlockingThread
 from dexray.journal import open_journal
-from dexray.journal.interface import JournalUnavailable, StoredDeployment
+from dexray.journal.interface import JournalUnavailable, Lease, StoredDeployment
 
 logger = logging.getLogger("dexray.cluster.directory")
 
@@ -97,7 +98,7 @@ class Directory:
                 )
             await asyncio.sleep(0.5)
 
-    def _acquire(self) -> leases.Lease:
+    def _acquire(self) -> Lease:
         return leases.acquire(self._journal, self._holder, seconds=self._config.lease_seconds, now=time.time())
 
     def _make_actor(self, index: int) -> str:
@@ -129,7 +130,7 @@ class Directory:
             while True:
                 to = pool[turn % len(pool)]
                 turn += 1
-                moved = await self._journal_call(lambda owner=owner, to=to: self._journal.reassign(owner, to, 200))
+                moved = await self._journal_call(partial(self._journal.reassign, owner, to, 200))
                 if not moved:
                     break
                 self._actors[to].resume.remote(moved)

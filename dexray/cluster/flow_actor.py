@@ -11,13 +11,14 @@ import asyncio
 import logging
 import os
 import time
+from functools import partial
 
 import msgspec
 import ray
-from msgspec.structs import replace
-
 from dex.wire.service import ServiceError, ServiceFailure, decode_request, encode
 from dex.wire.specs import DeploymentSpec
+from msgspec.structs import replace
+
 from dexray.attempts.ids import message_id
 from dexray.cluster.code_store import CodeStore
 from dexray.cluster.protocol import ActorLoad, Elsewhere, EngineConfig, Failed, Ok
@@ -87,7 +88,7 @@ class FlowActor:
         sink.host = host
         newest = await host.read(journal.newest_deployments)
         for deployment_id in set(newest.values()):
-            stored = await host.read(lambda deployment_id=deployment_id: journal.get_deployment(deployment_id))
+            stored = await host.read(partial(journal.get_deployment, deployment_id))
             if stored is not None:
                 spec = msgspec.msgpack.decode(stored.spec, type=DeploymentSpec)
                 mine = {name: flow for name, flow in spec.flows.items() if newest.get(name) == deployment_id}
@@ -146,8 +147,7 @@ class FlowActor:
 
     async def resume(self, flow_ids: list[str]) -> None:
         """Flows that were given to this owner just now."""
-        host = await self._up()
-        await host.resume(flow_ids)
+        await (await self._up()).residents.resume(flow_ids)
 
     async def load(self) -> bytes:
         report = (await self._up()).load_report()

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct
-
 from dex.wire.service import ServiceFailure
+from msgspec import Struct
 
 DIRECTORY = "dexray-directory"
 

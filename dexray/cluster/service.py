@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 import ray
+from dex.wire.service import AnswerT, Request, ServiceError, StartFlow, decode_answer, encode
 from ray.exceptions import RayActorError, RayError
 
-from dex.wire.service import AnswerT, Request, ServiceError, StartFlow, decode_answer, encode
 from dexray.cluster.protocol import ActorLoad, ClusterView, Elsewhere, Failed, Ok, decode_reply, decode_view
 
 REMEMBERED = 50_000  # Flows whose owner a client remembers
@@ -101,9 +101,7 @@ class ClusterService:
         try:
             handle = self._handles.get(owner)
             if handle is None:
-                handle = self._handles[owner] = await asyncio.to_thread(
-                    ray.get_actor, owner, namespace=self._namespace
-                )
+                handle = self._handles[owner] = await asyncio.to_thread(ray.get_actor, owner, namespace=self._namespace)
             return decode_reply(await handle.call.remote(data))
         except ValueError as error:
             self._handles.pop(owner, None)

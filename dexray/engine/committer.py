@@ -7,8 +7,10 @@ company. When the database is away the batch is kept and tried again; whether an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from dexray.engine.clock import Blocking
 from dexray.journal.interface import Append, Journal, JournalUnavailable, Outcome
@@ -72,10 +74,8 @@ class GroupCommitter:
         while True:
             await self._wake.wait()
             if not self._hurry.is_set():
-                try:
+                with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), self._linger)
-                except TimeoutError:
-                    pass
             batch = self._waiting[: self._max_batch]
             del self._waiting[: self._max_batch]
             if not self._waiting:
@@ -91,7 +91,7 @@ class GroupCommitter:
 
     async def _append(self, batch: list[Append]) -> list[Outcome]:
         try:
-            return await self._blocking(lambda: self._journal.append(batch))
+            return await self._blocking(partial(self._journal.append, batch))
         except JournalUnavailable as error:
             return await self._append_until_known(batch, error)
 
@@ -107,14 +107,14 @@ class GroupCommitter:
             delay = min(delay * 2, self._last_retry)
             try:
                 part = [batch[index] for index in left]
-                found = await self._blocking(lambda part=part: self._journal.read_back(part))  # type: ignore[misc]
+                found = await self._blocking(partial(self._journal.read_back, part))
                 known.update(
                     {index: outcome for index, outcome in zip(left, found, strict=True) if outcome is not None}
                 )
                 left = [index for index in left if index not in known]
                 if left:
                     part = [batch[index] for index in left]
-                    outcomes = await self._blocking(lambda part=part: self._journal.append(part))  # type: ignore[misc]
+                    outcomes = await self._blocking(partial(self._journal.append, part))
                     known.update(zip(left, outcomes, strict=True))
                     left = []
             except JournalUnavailable as again:

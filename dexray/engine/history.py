@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,7 +21,7 @@ async def history_page(host: FlowHost, run_id: str, request: GetHistory, *, clos
     events: list[HistoryEvent] = []
     number, seq = 0, 0
     while True:
-        records = await host.read(lambda seq=seq: host.journal.records(run_id, seq, _PAGE))
+        records = await host.read(partial(host.journal.records, run_id, seq, _PAGE))
         for record in records:
             seq = record.seq
             for event in decode_record(record.body):

@@ -378,6 +378,7 @@ class FlowHost:
 
     def _run(self, live: LiveFlow, task: AttemptTask) -> None:
         if live.lost:
+            self._attempts.release(task.flow_type, task.step_type, task.is_async)
             return
         self.counters["attempts"] += 1
         self._watch.handed_out(task)
@@ -389,7 +390,9 @@ class FlowHost:
 
     async def _run_with_blobs(self, live: LiveFlow, task: AttemptTask, hashes: set[str]) -> None:
         blobs = await self.read(lambda: self.journal.get_blobs(hashes))
-        if not live.lost:
+        if live.lost:
+            self._attempts.release(task.flow_type, task.step_type, task.is_async)
+        else:
             self._attempts.run(replace(task, blobs=blobs))
 
     # Attempts: AttemptSink ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 from dexray.engine.live import LiveFlow
@@ -107,10 +108,9 @@ class Residents:
                 raise NotMine(row.owner)
             if self._away.get(flow_id) == (row.run_id, row.epoch):
                 return await self._load_run(row, row.epoch)
-            run_id = row.run_id
-            epochs = await self._read(lambda run_id=run_id: self._journal.claim([run_id], self._owner))
-            if run_id in epochs:
-                return await self._load_run(row, epochs[run_id])
+            epochs = await self._read(partial(self._journal.claim, [row.run_id], self._owner))
+            if row.run_id in epochs:
+                return await self._load_run(row, epochs[row.run_id])
 
     async def _load_run(self, row: RunRow, epoch: int) -> LiveFlow:
         loaded = await self._read(lambda: self._journal.load(row.run_id))
@@ -137,7 +137,7 @@ class Residents:
         """Resumes the open Flows of this owner: those with work under way now, those that wait for a time when it comes."""
         after = ""
         while True:
-            rows = await self._read(lambda after=after: self._journal.open_runs(self._owner, after, 500))
+            rows = await self._read(partial(self._journal.open_runs, self._owner, after, 500))
             if not rows:
                 return
             due = []

@@ -18,7 +18,7 @@ class Start:
     request_id: str
     input: bytes
     attributes: dict[str, bytes] = field(default_factory=dict)
-    config: FlowConfigSpec = FlowConfigSpec()
+    config: FlowConfigSpec = field(default_factory=FlowConfigSpec)
     timeout: float = 0.0
     timeout_policy: str = ""
     timeout_handler: TimeoutHandlerSpec | None = None

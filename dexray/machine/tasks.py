@@ -20,7 +20,8 @@ _NOTHING = LoadSpec()
 def attempt_task(state: FlowState, step: StepState, spec: StepSpec | None) -> AttemptTask:
     """The task of the attempt that is handed out. `spec` is None for the timeout handler alone."""
     snapshot = step.snapshot
-    assert snapshot is not None and snapshot.attributes is not None
+    assert snapshot is not None
+    assert snapshot.attributes is not None
     load = snapshot.load or _NOTHING
     method = method_of(state, step, spec)
     attributes = snapshot.attributes

@@ -9,6 +9,7 @@ from typing import Any
 
 from dex import Registry
 from dex.wire.service import AnswerT, Request
+
 from dexray.attempts import run_async, run_sync
 from dexray.attempts.ids import message_id
 from dexray.engine import Clock, FlowHost, HostSettings

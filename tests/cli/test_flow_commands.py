@@ -26,7 +26,7 @@ from dex.wire.service import (
 )
 
 from tests.cli.conftest import Engine, Shell, shell
-from tests.cli.flows import NOTES, Approval, FragileFlow, Order, PriceFlow, approval_flow
+from tests.cli.flows import NOTES, FragileFlow, Order, PriceFlow, approval_flow
 
 
 def flow(engine: Engine, kind: type) -> Any:
@@ -48,7 +48,7 @@ def waiting(client: Client) -> str:
     return "a"
 
 
-# list -------------------------------------------------------------------------------------------------------------------
+# list ------------------------------------------------------------------------------------------
 
 
 def test_list_shows_runs_newest_first(dexray: Shell, an_engine: Engine, client: Client, waiting: str) -> None:
@@ -105,7 +105,7 @@ def test_a_status_that_does_not_exist_exits_with_2(dexray: Shell) -> None:
     assert dexray("flow", "list", "--status", "sleeping").code == 2
 
 
-# show -------------------------------------------------------------------------------------------------------------------
+# show ------------------------------------------------------------------------------------------
 
 
 def test_show_tells_what_an_open_step_waits_for_and_the_state_of_the_flow(
@@ -196,7 +196,7 @@ def test_show_tells_why_a_flow_is_parked(monkeypatch: pytest.MonkeyPatch) -> Non
     assert data["steps"][0]["since"] == "1970-01-01T00:00:01.000+00:00"
 
 
-# publish ----------------------------------------------------------------------------------------------------------------
+# publish ------------------------------------------------------------------------------------------
 
 
 def test_a_json_object_arrives_as_the_dataclass_that_the_channel_declares(
@@ -264,7 +264,7 @@ def test_an_undeclared_channel_is_named(dexray: Shell, waiting: str) -> None:
     assert outcome.error["code"] == "INVALID_ARGUMENT"
 
 
-# stop -------------------------------------------------------------------------------------------------------------------
+# stop ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_a_closed_flow_cannot_be_stopped_again(dexray: Shell, client: Client, wa
     assert (outcome.code, outcome.error["type"]) == (1, "FlowNotActiveOrNotFoundError")
 
 
-# the frame --------------------------------------------------------------------------------------------------------------
+# the frame ------------------------------------------------------------------------------------------
 
 
 def test_an_error_that_nobody_foresaw_is_one_line_with_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
