@@ -303,10 +303,11 @@ class FlowHost:
             live.sync_in_flight += 1
         else:
             # Only ASYNC completions brought this record about: ASYNC attempts in it may run ahead of it.
-            early = [task for task, durability in pending.tasks if durability == ASYNC]
-            if early and not live.sync_in_flight:
-                pending.tasks = [(task, durability) for task, durability in pending.tasks if durability != ASYNC]
-                for task in early:
+            # (Not those that need blobs: these are in the journal only with the record.)
+            early = [] if live.sync_in_flight else [entry for entry in pending.tasks if _may_run_ahead(*entry)]
+            if early:
+                pending.tasks = [entry for entry in pending.tasks if entry not in early]
+                for task, _ in early:
                     self._run(live, task)
         self._arm(live)
         self._committer.submit(
@@ -541,3 +542,7 @@ class FlowHost:
     @property
     def outage(self) -> JournalUnavailable | None:
         return self._committer.unavailable
+
+
+def _may_run_ahead(task: AttemptTask, durability: str) -> bool:
+    return durability == ASYNC and all(reference_of(payload) is None for payload in payloads(task))

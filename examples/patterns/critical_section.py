@@ -14,15 +14,14 @@ Every way out of the section gives the token back, once, and leaves one record o
 - **failed**: a failed handoff or save, when its attempts are used up, goes on with ReleaseContractEditToken, which
   publishes both.
 - **withdrawn**: a reviewer who thinks better of it leaves early; EditContract publishes both.
-- **canceled**: CancelContractEdit cancels the handoff of a reviewer who is called away. If the handoff held the token
-  by then, it returns to the front of its Channel by itself: a canceled Step publishes nothing, and none of its
-  messages is lost.
+- **canceled**: CancelHandoffs cancels the handoff to reviewers who are called away. If one held the token by then,
+  the token returns to the front of its Channel by itself: a canceled Step publishes nothing, and loses no message.
 
 Cancel the handoff only, never a Step that works on the contract: such a Step took no token itself, so nothing would
 give one back.
 
-The one who cancels can't know whether it came in time, since that is decided when its result is saved: the handoff
-may have moved on. A second message tells. Each reviewer who may be canceled has a *seat*, which the handoff takes
+The one who cancels can't know whether it came in time, since that is decided when its result is saved: a handoff may
+have moved on. A second message tells. Each reviewer who may be called away has a *seat*, which the handoff takes
 together with the token. Saved, the handoff has used it up; canceled, the seat is back. ReportCanceledEdit takes the
 seat if there is one: whoever got it writes the record.
 
@@ -128,18 +127,14 @@ class StartContractEdits(Step[list[ContractEdit]]):
 
     def execute(self, context: Context, edits: list[ContractEdit]) -> StepDecision:
         CONTRACT_EDIT_TOKEN.publish(context, "contract")
+        hesitant = [edit for edit in edits if edit.should_cancel_handoff]
+        for edit in hesitant:
+            CONTRACT_EDIT_SEAT.publish(context, edit.reviewer, "seat")
         return go_to_many(
-            *(StepMovement.of(OfferSeat if edit.should_cancel_handoff else EnterContractEdit, edit) for edit in edits),
+            *(StepMovement.of(EnterHesitantly if edit in hesitant else EnterContractEdit, edit) for edit in edits),
+            *([StepMovement.of(CancelHandoffs, hesitant)] if hesitant else []),
             StepMovement.of(FinishContractEdits, len(edits)),
         )
-
-
-class OfferSeat(Step[ContractEdit]):
-    """Starts a reviewer who will be called away: the handoff and, as its sibling, the Step that cancels it."""
-
-    def execute(self, context: Context, edit: ContractEdit) -> StepDecision:
-        CONTRACT_EDIT_SEAT.publish(context, edit.reviewer, "seat")
-        return go_to_many(StepMovement.of(EnterContractEdit, edit), StepMovement.of(CancelContractEdit, edit))
 
 
 class EnterContractEdit(Step[ContractEdit]):
@@ -149,17 +144,23 @@ class EnterContractEdit(Step[ContractEdit]):
         return section_options()
 
     def wait_for(self, context: Context, edit: ContractEdit) -> Wait:
-        token = CONTRACT_EDIT_TOKEN.for_one()
-        if edit.should_cancel_handoff:
-            return Wait.all_of(token, CONTRACT_EDIT_SEAT.for_one(edit.reviewer))
-        return Wait.until(token)
+        return Wait.until(CONTRACT_EDIT_TOKEN.for_one())
 
-    async def execute(self, context: AsyncContext, edit: ContractEdit) -> StepDecision:  # type: ignore[override]
+    def execute(self, context: Context, edit: ContractEdit) -> StepDecision:
         if edit.should_fail_handoff:
             raise ContractEditError(f"the contract could not be handed to {edit.reviewer}")
-        if edit.should_cancel_handoff:
-            await asyncio.sleep(HESITATION_SECONDS)
         return go_to(EditContract, edit)
+
+
+class EnterHesitantly(EnterContractEdit):
+    """The handoff to a reviewer who will be called away: takes the token and the seat, and dawdles."""
+
+    def wait_for(self, context: Context, edit: ContractEdit) -> Wait:
+        return Wait.all_of(CONTRACT_EDIT_TOKEN.for_one(), CONTRACT_EDIT_SEAT.for_one(edit.reviewer))
+
+    async def execute(self, context: AsyncContext, edit: ContractEdit) -> StepDecision:  # type: ignore[override]
+        await asyncio.sleep(HESITATION_SECONDS)
+        return super().execute(context, edit)
 
 
 class EditContract(Step[ContractEdit]):
@@ -196,21 +197,19 @@ class ReleaseContractEditToken(Step[ContractEdit]):
         return leave_section(context, edit, "failed")
 
 
-class CancelContractEdit(Step[ContractEdit]):
-    """Calls a reviewer away: cancels the handoff that was started together with this Step, if it is still there."""
+class CancelHandoffs(Step[list[ContractEdit]]):
+    """Calls reviewers away: cancels the handoffs to them, those that are still there."""
 
-    def wait_for(self, context: Context, edit: ContractEdit) -> Wait:
+    def wait_for(self, context: Context, edits: list[ContractEdit]) -> Wait:
         return Wait.until(Timer.by_duration(CANCEL_AFTER))
 
-    def execute(self, context: Context, edit: ContractEdit) -> StepDecision:
-        return go_to(ReportCanceledEdit, edit).with_canceling_sibling_steps(EnterContractEdit)
+    def execute(self, context: Context, edits: list[ContractEdit]) -> StepDecision:
+        reports = (StepMovement.of(ReportCanceledEdit, edit) for edit in edits)
+        return go_to_many(*reports).with_canceling_steps(EnterHesitantly)
 
 
 class ReportCanceledEdit(Step[ContractEdit]):
-    """Writes the record of a reviewer whose handoff was canceled, which it knows by the seat.
-
-    The token is not its business.
-    """
+    """Writes the record of a reviewer whose handoff was canceled, which it knows by the seat; has no token to give."""
 
     def wait_for(self, context: Context, edit: ContractEdit) -> Wait:
         return Wait.until(CONTRACT_EDIT_SEAT.at_most(edit.reviewer, 1))
@@ -236,12 +235,12 @@ class ContractEditFlow(Flow[list[ContractEdit]]):
 
     def get_steps(self) -> StepList[list[ContractEdit]]:
         return StepList.start_step(StartContractEdits()).other_steps(
-            OfferSeat(),
             EnterContractEdit(),
+            EnterHesitantly(),
             EditContract(),
             SaveContractEdit(),
             ReleaseContractEditToken(),
-            CancelContractEdit(),
+            CancelHandoffs(),
             ReportCanceledEdit(),
             FinishContractEdits(),
         )
@@ -254,8 +253,8 @@ contract_edit_flow = ContractEditFlow()
 registry = Registry([contract_edit_flow], allow_async_handlers=True)
 
 DEMO_EDITS = [
-    ContractEdit("Ada"),
-    ContractEdit("Ben", should_cancel_handoff=True),
+    ContractEdit("Ada", should_cancel_handoff=True),
+    ContractEdit("Ben"),
     ContractEdit("Cleo", should_fail_handoff=True),
     ContractEdit("Dan", should_withdraw=True),
     ContractEdit("Eve", should_fail_edit=True),
@@ -271,9 +270,8 @@ def main() -> None:
         flow_id = f"contract-{current_time_millis()}"
         client.start_flow(contract_edit_flow, flow_id, DEMO_EDITS)
         for record in client.wait_for_flow(flow_id).single_output(list[ContractEditRecord]):
-            print(
-                f"{record.reviewer:6} {record.outcome:10} {record.finished_at_millis - record.started_at_millis:5} ms"
-            )
+            took = record.finished_at_millis - record.started_at_millis
+            print(f"{record.reviewer:6} {record.outcome:10} {took:5} ms")
 
 
 if __name__ == "__main__":
