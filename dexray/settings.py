@@ -1,15 +1,22 @@
 """Settings: where each comes from, and what it means.
 
-The first of these that names a setting wins: an argument of `connect`, a `DEXRAY_*` environment variable, `[tool.dexray]` in the nearest
-`pyproject.toml` at or above the working folder, the default. `dexray config` prints each with its source.
+The first of these that names a setting wins: an argument of `connect`, a `DEXRAY_*` environment variable,
+`[tool.dexray]` in the nearest `pyproject.toml` at or above the working folder, the default. `dexray config` prints each
+with its source. A relative path in a `pyproject.toml` starts from its folder; elsewhere, from the working folder.
+
+    >>> settings, _ = resolve({"flow_actors": 2}, environ={"DEXRAY_LEASE_SECONDS": "5"}, folder=Path("/"))
+    >>> settings.flow_actors, settings.lease_seconds, settings.namespace
+    (2, 5.0, 'dexray')
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 import re
 import tomllib
+import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,9 +93,27 @@ class Settings:
 
     @property
     def database_url(self) -> str:
-        if self.database:
-            return self.database
-        return str(Path(self.home).expanduser() / "dexray.db")
+        """Where the database is, so written that it means the same in every process and for every way to say it."""
+        return canonical_database(self.database or os.path.join(self.home, "dexray.db"))
+
+
+def canonical_database(database: str) -> str:
+    """A file as its absolute path without links, whether it was given as a path or as a sqlite URL; another URL as it
+    is.
+
+        >>> canonical_database("sqlite:////var/../var/flows.db")
+        '/var/flows.db'
+    """
+    kind, separator, path = database.partition("://")
+    if not separator:
+        path = database
+    elif kind not in ("sqlite", "sqlite+pysqlite") or not path.startswith("/") or len(path) < 2 or "?" in path:
+        return database
+    else:
+        path = urllib.parse.unquote(path[1:])
+    if path == ":memory:":
+        return database
+    return os.path.realpath(os.path.expanduser(path))
 
 
 def _flag(value: Any) -> bool:
@@ -118,17 +143,17 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> tuple[Settings, list[Sourced]]:
-    """The settings in force, and each with its source. Arguments that are None count as not given. Raises SettingsError."""
+    """The settings in force, and each with its source. Arguments that are None count as not given, and so do variables
+    that are empty. Raises SettingsError, which names the setting and its source.
+    """
     environ = os.environ if environ is None else environ
     fields = {entry.name: entry for entry in dataclasses.fields(Settings)}
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
     path, table = _project_table(folder if folder is not None else Path.cwd())
-    for name, where in [
-        *((name, "argument") for name in given),
-        *((name, f"[tool.dexray] in {path}") for name in table),
-    ]:
+    in_file = f"[tool.dexray] in {path}"
+    for name, where in [*((name, "argument") for name in given), *((name, in_file) for name in table)]:
         if name not in fields:
-            raise SettingsError(f"{where}: there is no setting {name!r}; the settings are {', '.join(fields)}")
+            raise SettingsError(f"{where}: there is no setting {name!r}{_instead(name, fields)}")
     values: dict[str, Any] = {}
     sourced: list[Sourced] = []
     for name, entry in fields.items():
@@ -138,15 +163,29 @@ def resolve(
         elif environ.get(variable):
             value, source = environ[variable], variable
         elif name in table:
-            value, source = table[name], f"[tool.dexray] in {path}"
+            value, source = table[name], in_file
         else:
             value, source = entry.default, "default"
         try:
             values[name] = entry.metadata["parse"](value)
         except (ValueError, TypeError, OverflowError) as error:
-            raise SettingsError(f"setting {name} = {value!r} ({source}): {error}") from error
+            raise SettingsError(f"setting {name} = {masked(repr(value))} ({source}): {masked(error)}") from error
+        if source == in_file and path is not None and name in ("home", "database"):
+            values[name] = _from_folder(path.parent, values[name])
         sourced.append(Sourced(name, values[name], source, entry.metadata["doc"]))
     return Settings(**values), sourced
+
+
+def _instead(name: str, fields: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, fields, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; the settings are {', '.join(fields)}"
+
+
+def _from_folder(folder: Path, value: str) -> str:
+    """A relative path in a pyproject.toml, seen from there."""
+    if not value or "://" in value or value.startswith("~"):
+        return value
+    return str(folder / value)
 
 
 def _project_table(folder: Path) -> tuple[Path | None, dict[str, Any]]:
@@ -157,14 +196,30 @@ def _project_table(folder: Path) -> tuple[Path | None, dict[str, Any]]:
         except OSError:
             continue
         try:
-            table = tomllib.loads(content.decode())
+            table: Any = tomllib.loads(content.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingsError(f"{path} can't be read: {error}") from error
-        found = table.get("tool", {}).get("dexray")
-        return path, found if isinstance(found, dict) else {}
+        for key in ("tool", "dexray"):
+            table = table.get(key, {})
+            if not isinstance(table, dict):
+                raise SettingsError(f"[tool.dexray] in {path}: a table is wanted, not {key} = {masked(repr(table))}")
+        return path, table
     return None, {}
 
 
+_USER_INFO = re.compile(r"(?<=://)([^:/?#@\s]*):\S*@")  # to the last "@": a password may hold one
+_KEY_AND_VALUE = re.compile(r"([\w.%-]+)=([^&;#\s'\"]+)")
+_SECRET = re.compile(r"pass|pwd|secret|token|credential|api.?key|private.?key|access.?key", re.IGNORECASE)
+
+
 def masked(value: Any) -> str:
-    """A setting for the eyes of people: the password of a URL is not shown."""
-    return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:***@", str(value))
+    """A setting for the eyes of people: passwords of URLs, in the user part or in a parameter, are not shown.
+
+    >>> masked("postgresql://ann:p%40ss@db/flows?sslpassword=x&sslmode=require")
+    'postgresql://ann:***@db/flows?sslpassword=***&sslmode=require'
+    """
+
+    def parameter(found: re.Match[str]) -> str:
+        return f"{found[1]}=***" if _SECRET.search(urllib.parse.unquote(found[1])) else found[0]
+
+    return _KEY_AND_VALUE.sub(parameter, _USER_INFO.sub(r"\1:***@", str(value)))

@@ -28,6 +28,8 @@ import pytest
 
 from dex import AsyncClient, Channel, ChannelMap, Flow, FlowResult, Registry, StartFlowOptions
 from dex.wire.service import FlowDescription, HistoryEvent
+from dex.wire.specs import MethodSpec
+from msgspec.structs import replace
 from dexray.engine import HostSettings
 from dexray.journal import open_journal
 from dexray.journal.interface import Journal
@@ -46,8 +48,11 @@ class World:
         self.folder = folder
         self._prefix = f"t{os.getpid()}-{next(_numbers)}"
 
-    async def deploy(self, *flows: Flow[Any], **settings: Any) -> None:
-        """Deploys Flows; again for newer code. settings: of HostSettings (in process only)."""
+    async def deploy(
+        self, *flows: Flow[Any], heartbeat_timeout: float | None = None, slots: int = 100, **settings: Any
+    ) -> None:
+        """Deploys Flows; again for newer code. heartbeat_timeout: of all Steps, shorter than options allow.
+        slots, settings (of HostSettings): in process only."""
         raise NotImplementedError
 
     async def advance(self, seconds: float) -> None:
@@ -110,6 +115,22 @@ class World:
         await self.client.close()
 
 
+def registry_of(flows: tuple[Flow[Any], ...], heartbeat_timeout: float | None) -> Registry:
+    registry = Registry(list(flows), allow_async_handlers=True)
+    if heartbeat_timeout is not None:
+
+        def shorter(method: MethodSpec | None) -> MethodSpec | None:
+            return None if method is None else replace(method, heartbeat_timeout=heartbeat_timeout)
+
+        for flow_type, spec in registry._specs.items():
+            steps = {
+                name: replace(step, wait_for=shorter(step.wait_for), execute=shorter(step.execute))
+                for name, step in spec.steps.items()
+            }
+            registry._specs[flow_type] = replace(spec, steps=steps)
+    return registry
+
+
 class InProcessWorld(World):
     on_ray = False
 
@@ -126,8 +147,10 @@ class InProcessWorld(World):
         journal.migrate()
         return journal
 
-    async def deploy(self, *flows: Flow[Any], slots: int = 100, **settings: Any) -> None:
-        registry = Registry(list(flows), allow_async_handlers=True)
+    async def deploy(
+        self, *flows: Flow[Any], heartbeat_timeout: float | None = None, slots: int = 100, **settings: Any
+    ) -> None:
+        registry = registry_of(flows, heartbeat_timeout)
         if self.engine is None:
             self._settings, self._slots = HostSettings(**settings), slots
             await self._begin(registry)
@@ -137,9 +160,7 @@ class InProcessWorld(World):
             self.client = AsyncClient(registry, self.engine)
 
     async def _begin(self, registry: Registry) -> None:
-        self.engine = InProcessEngine(
-            registry, self.journal(), self.clock, settings=self._settings, slots=self._slots
-        )
+        self.engine = InProcessEngine(registry, self.journal(), self.clock, settings=self._settings, slots=self._slots)
         await self.engine.start()
         self.client = AsyncClient(registry, self.engine)
 
@@ -161,10 +182,12 @@ class RayWorld(World):
         super().__init__(folder)
         self.client = None  # type: ignore[assignment]
 
-    async def deploy(self, *flows: Flow[Any], **settings: Any) -> None:
+    async def deploy(
+        self, *flows: Flow[Any], heartbeat_timeout: float | None = None, slots: int = 100, **settings: Any
+    ) -> None:
         import dexray
 
-        registry = Registry(list(flows), allow_async_handlers=True)
+        registry = registry_of(flows, heartbeat_timeout)
         if self.client is not None:
             await self.client.close()
         self.client = await dexray.connect_async(
@@ -191,7 +214,13 @@ def ray_database() -> str:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if not ray.is_initialized():
             ray.init(
-                "local", num_cpus=4, include_dashboard=False, namespace="dexray-world", log_to_driver=False, logging_level=40
+                "local",
+                num_cpus=4,
+                resources={"bench": 2},
+                include_dashboard=False,
+                namespace="dexray-world",
+                log_to_driver=False,
+                logging_level=40,
             )
         folder = tempfile.mkdtemp(prefix="dexray-world-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -203,9 +232,9 @@ def ray_database() -> str:
 Test = Callable[..., Coroutine[Any, Any, None]]
 
 
-def scenario(*, ray: bool = False) -> Callable[[Test], Callable[..., None]]:
+def scenario(*, ray: bool = False, in_process: bool = True) -> Callable[[Test], Callable[..., None]]:
     """Makes a test of `async def test(world, ...)`; further parameters are fixtures or parametrisations as usual."""
-    places = [pytest.param("in-process", id="in-process")]
+    places = [pytest.param("in-process", id="in-process")] if in_process else []
     if ray:
         places.append(pytest.param("ray", id="ray", marks=pytest.mark.ray))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import traceback
 from types import TracebackType
 
-from dex.errors import FlowDefinitionError, RetryAfterError, ValueMappingError
+from dex.errors import DexServiceError, FlowDefinitionError, RetryAfterError, StatusCode, ValueMappingError
 
 from dexray.protocol.attempts import (
     HANDLER_ERROR,
@@ -43,15 +43,21 @@ def failure_of(error: BaseException) -> AttemptFailed:
     raised_at = error.__traceback__
     if isinstance(error, RetryAfterError):
         retry_after, error = _retry_after_of(error)
-    retryable = not (isinstance(error, ValueMappingError) and getattr(error, "too_large", False) is True)
     return AttemptFailed(
         error_type=type_name_of(error),
         detail=detail_of(error),
         trace=trace_of(error, error.__traceback__ or raised_at),  # a cause may never have been raised itself
         kind=INVALID_RESULT if isinstance(error, FlowDefinitionError) else HANDLER_ERROR,
         retry_after=retry_after,
-        retryable=retryable,
+        retryable=not _is_permanent(error),
     )
+
+
+def _is_permanent(error: BaseException) -> bool:
+    """Errors of ours that another attempt of the same code can't mend; users' own are always tried again."""
+    if isinstance(error, ValueMappingError):
+        return getattr(error, "too_large", False) is True
+    return isinstance(error, DexServiceError) and getattr(error, "code", None) is StatusCode.UNIMPLEMENTED
 
 
 def timeout_failure(task: AttemptTask, late: str = "") -> AttemptFailed:

@@ -7,6 +7,7 @@ sure that no process stays behind, so a second Ctrl-C does not cut it short.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -49,7 +50,8 @@ def session(place: Place) -> Iterator[Session]:
 def open_service(place: Place) -> Iterator[FlowService]:
     import dexray
 
-    engine = dexray.open_service(**place.arguments())
+    with _entering():
+        engine = dexray.open_service(**place.arguments())
     try:
         yield engine.service
     finally:
@@ -62,12 +64,25 @@ def connect(registry: Registry, place: Place, **settings: Any) -> Iterator[Clien
     """A Client of the engine at a place, with the Flows of a Registry deployed there."""
     import dexray
 
-    client = dexray.connect(registry, **place.arguments(), **settings)
+    with _entering():
+        client = dexray.connect(registry, **place.arguments(), **settings)
     try:
         yield client
     finally:
         with _undisturbed():
             client.close()
+
+
+@contextmanager
+def _entering() -> Iterator[None]:
+    """Ray takes SIGTERM for itself and tells on stderr how it is guarded. Both are for the command to decide."""
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, former)
 
 
 @contextmanager

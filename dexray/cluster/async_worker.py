@@ -66,6 +66,10 @@ class AsyncWorker:
         if channel is not None:
             channel.cancel(tokens)
 
+    async def ready(self) -> bool:
+        """Answers when the process is up, before any handler can block it."""
+        return True
+
     async def stay(self) -> None:
         """Never returns: the call fails when the process ends, and so its owner hears of it."""
         await asyncio.Event().wait()

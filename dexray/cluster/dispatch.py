@@ -24,7 +24,7 @@ default.
 
 A type whose attempts are declined (the code does not load on a worker) is offered again only after a pause
 that doubles. A type that took its process down goes alone for a minute: a crash costs every attempt of its
-pack a retry.
+pack a retry. A type whose attempts may be killed (`kill_after`) always goes alone: what is killed is a process.
 """
 
 from __future__ import annotations
@@ -153,6 +153,7 @@ class Dispatch(Generic[ItemT]):
         self._default = self._bucket(DEFAULT, {})
         self._reserved: dict[tuple[Kind, bool], list[Slot]] = {}
         self._alone_until: dict[Kind, float] = {}
+        self._always_alone: set[Kind] = set()
         self._declined: dict[Kind, tuple[float, float]] = {}  # not before, the pause after the next try
         self._refused = False
 
@@ -211,8 +212,11 @@ class Dispatch(Generic[ItemT]):
         options: Mapping[str, Any],
         group: str,
         size: int,
+        alone: bool = False,
     ) -> Ready[ItemT]:
-        """Queues a reserved attempt, now that its resources are known (and learns them for the next of its kind)."""
+        """Queues a reserved attempt, now that its resources are known (and learns them for the next of its kind).
+        `alone`: it never shares a lot."""
+        (self._always_alone.add if alone else self._always_alone.discard)(kind)
         in_process = is_async and signature == DEFAULT
         bucket = self._async if in_process else self._bucket(signature, options, is_async)
         self._bucket_of[(kind, is_async)] = bucket
@@ -223,6 +227,10 @@ class Dispatch(Generic[ItemT]):
         elif slot.bucket is not bucket:
             self._count(slot, -1)
             slot.bucket = bucket
+            self._count(slot, 1)
+        if alone and slot.short:
+            self._count(slot, -1)
+            slot.short, slot.cost = False, 0.0
             self._count(slot, 1)
         ready = Ready(item, slot, group, size)
         bucket.ready.append(ready)
@@ -292,6 +300,14 @@ class Dispatch(Generic[ItemT]):
             bundle.in_lane = False
             bundle.bucket.lanes -= 1
 
+    def lacking(self, signature: bytes, is_async: bool) -> dict[str, float]:
+        """The resources of a bucket of which the whole cluster has less than one attempt needs, with what it has."""
+        bucket = self._buckets.get(signature + b"async" if is_async else signature)
+        if bucket is None:
+            return {}
+        has = self._totals
+        return {name: has.get(name, 0.0) for name, amount in bucket.needs.items() if has.get(name, 0.0) < amount}
+
     # Learning ---------------------------------------------------------------------------------------------------------
 
     def ran(self, kind: Kind, seconds: float) -> None:
@@ -322,7 +338,7 @@ class Dispatch(Generic[ItemT]):
     def _cost(self, kind: Kind, now: float) -> float | None:
         """Expected seconds of a short type; None for the others."""
         expected = self.durations.expected(kind)
-        if expected is None or expected >= self.settings.short:
+        if expected is None or expected >= self.settings.short or kind in self._always_alone:
             return None
         alone_until = self._alone_until.get(kind)
         if alone_until is not None:

@@ -22,6 +22,7 @@ class Handout:
     signature: bytes
     options: dict[str, Any]
     task: bytes  # encoded
+    kill_after: float | None = None
     ready: Ready[Handout] | None = None  # None while its code is being fetched
     lot: SentLot | None = None  # None while it waits here
     begun: bool = False  # its worker said so
@@ -39,6 +40,7 @@ class SentLot:
     worker: Any = None  # the async worker that has it
     node: str = ""  # where it runs, once that is known
     heard_of: bool = False
+    answered: bool = False  # Ray has its outcome
     ended: bool = False
     open: set[int] = field(default_factory=set)  # tokens without a result
 

@@ -1,37 +1,58 @@
 """One engine for one database: the lease.
 
-The Directory holds the lease and renews it. Another engine that is pointed at the same database is refused while the lease is alive, and takes over
-when it has expired, or at once when the holder can be seen to be dead (same machine, and its process is gone). Correctness does not rest on the lease: the
-journal's epochs fence every append. The lease is for people: two notebooks on one file get an error that says so, instead of stealing each other's Flows.
+The Directory holds the lease and renews it. Another engine that is pointed at the same database is refused while the
+lease is alive, and takes over when it has expired, or at once when the holder can be seen to be dead (same machine, and
+its process is gone). Correctness does not rest on the lease: the journal's epochs fence every append. The lease is for
+people: two notebooks on one file get an error that says so, instead of stealing each other's Flows. It tells where the
+engine is, too, so that the second notebook can join it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import time
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from dexray.journal.interface import Journal, Lease
+from dexray.journal import Journal, JournalRefused, JournalUnavailable, Lease, open_journal
+
+logger = logging.getLogger("dexray.cluster.lease")
 
 LEASE = "engine"
 
 
 class Holder(Struct, frozen=True, kw_only=True):
-    """A process, so described that its death can be told from the same machine. `cluster` is the same for an engine's later Directories."""
+    """A process, so described that its death can be told from the same machine.
+
+    `cluster` is the same for an engine's later Directories. `space` is the kernel's id of the processes that it can
+    see: in another container on the same machine a pid means another process. `address` and `namespace` lead to the
+    engine: Ray's address, and the namespace in it.
+    """
 
     cluster: str
     host: str
     boot: str
     pid: int
     began: str
+    space: str = ""
+    address: str = ""
+    namespace: str = ""
 
 
-def this_process(cluster: str) -> str:
+def this_process(cluster: str, *, address: str = "", namespace: str = "") -> str:
     holder = Holder(
-        cluster=cluster, host=socket.gethostname(), boot=_boot_id(), pid=os.getpid(), began=_began(os.getpid())
+        cluster=cluster,
+        host=socket.gethostname(),
+        boot=_boot_id(),
+        pid=os.getpid(),
+        began=_began(os.getpid()),
+        space=_pid_space(),
+        address=address,
+        namespace=namespace,
     )
     return msgspec.json.encode(holder).decode()
 
@@ -43,8 +64,17 @@ def _boot_id() -> str:
         return ""
 
 
+def _pid_space() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
 def _began(pid: int) -> str:
-    """When a process began, in the kernel's own count: a pid that was used again has another one. "" when there is no such process."""
+    """When a process began, in the kernel's own count: a pid that was used again has another one. "" when there is no
+    such process.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -53,18 +83,20 @@ def _began(pid: int) -> str:
     return "" if fields[0] in ("Z", "X") else fields[19]
 
 
+def _is_visible(holder: Holder) -> bool:
+    """Whether this process can see if the holder lives."""
+    here = (socket.gethostname(), _boot_id(), _pid_space())
+    return bool(here[1]) and here == (holder.host, holder.boot, holder.space)
+
+
 def may_take_over(current: Lease, me: str) -> bool:
     """The holder is a former life of ours, or is dead for sure."""
-    try:
-        holder = msgspec.json.decode(current.holder, type=Holder)
-    except msgspec.MsgspecError:
+    holder = _holder_of(current)
+    if holder is None:
         return False
-    mine = msgspec.json.decode(me, type=Holder)
-    if holder.cluster == mine.cluster:
+    if holder.cluster == msgspec.json.decode(me, type=Holder).cluster:
         return True
-    if (holder.host, holder.boot) != (mine.host, mine.boot) or not mine.boot:
-        return False
-    return _began(holder.pid) != holder.began
+    return _is_visible(holder) and _began(holder.pid) != holder.began
 
 
 def acquire(journal: Journal, me: str, *, seconds: float, now: float) -> Lease:
@@ -76,8 +108,43 @@ def acquire(journal: Journal, me: str, *, seconds: float, now: float) -> Lease:
 
 
 def describe(lease: Lease) -> str:
-    try:
-        holder = msgspec.json.decode(lease.holder, type=Holder)
-    except msgspec.MsgspecError:
+    holder = _holder_of(lease)
+    if holder is None:
         return lease.holder
-    return f"an engine on {holder.host} (process {holder.pid})"
+    return (
+        f"an engine on {holder.host} (process {holder.pid}, Ray at {holder.address or 'an unknown address'}, "
+        f"namespace {holder.namespace!r})"
+    )
+
+
+def living_engine(journal: Journal, now: float) -> str:
+    """The address of the Ray whose engine works on this database, when that is on this machine and alive; else ""."""
+    lease = journal.find_lease(LEASE)
+    holder = _holder_of(lease) if lease is not None else None
+    if lease is None or holder is None or lease.expires_at <= now or not _is_visible(holder):
+        return ""
+    return holder.address if _began(holder.pid) == holder.began else ""
+
+
+def find_address(database: str) -> str:
+    """As `living_engine`, for a database that may not be there yet. Does not make it, and never raises for it."""
+    if "://" not in database and not Path(database).exists():
+        return ""
+    try:
+        journal = open_journal(database, patience=2.0)
+        try:
+            return living_engine(journal, time.time())
+        finally:
+            journal.close()
+    except (JournalRefused, JournalUnavailable) as error:
+        logger.debug("no lease could be read from %s: %s", database, error)
+    except Exception as error:  # tables that are not made yet: whoever makes them will say what is wrong
+        logger.debug("no lease could be read: %s", error)
+    return ""
+
+
+def _holder_of(lease: Lease) -> Holder | None:
+    try:
+        return msgspec.json.decode(lease.holder, type=Holder)
+    except msgspec.MsgspecError:
+        return None

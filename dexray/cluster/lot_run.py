@@ -9,6 +9,8 @@ milliseconds and
 - when one attempt or the whole lot takes longer than a pack should, sends the results there are and gives the
   rest back unstarted.
 
+- ends the whole process when an attempt that may be killed does not stop so long after it was canceled.
+
 Nothing is lost by a message that goes astray: the answer of the Ray task holds all results again, and the
 question is repeated. A handler in native code that never lets go of the GIL silences the watchdog. So
 attempts that are not known to be short announce themselves before they run, and the owner waits for their
@@ -21,6 +23,8 @@ this avoids.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -60,17 +64,29 @@ class OwnerLink(Protocol):
         ...
 
 
+def _kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class LotRun:
     """The state of one lot. `look` is for the watchdog, `is_canceled` for all, the rest for the handlers' thread."""
 
     def __init__(
-        self, lot: Lot, link: OwnerLink, worker: str, node: str, clock: Callable[[], float] = time.monotonic
+        self,
+        lot: Lot,
+        link: OwnerLink,
+        worker: str,
+        node: str,
+        clock: Callable[[], float] = time.monotonic,
+        kill: Callable[[], None] = _kill_this_process,
     ) -> None:
         self._lot = lot
         self._link = link
         self._worker = worker
         self._node = node
         self._clock = clock
+        self._kill = kill
+        self._kill_at: float | None = None  # of the current attempt
         self._lock = threading.Lock()
         self._next = 0
         self._end = len(lot.handed)  # attempts from here on were given back
@@ -113,7 +129,7 @@ class LotRun:
                 if handed.token in self._canceled:
                     self._finished.append(Finished(handed.token, AttemptReturned(reason=DROPPED)))
                     continue
-                self._current, self._current_since = handed.token, self._clock()
+                self._current, self._current_since, self._kill_at = handed.token, self._clock(), None
                 return handed
             return None
 
@@ -165,12 +181,25 @@ class LotRun:
                 self._give_back()
             elif self._is_late(now):
                 self._give_back()
+            self._kill_if_due(now)
             report = self._due_report(now, with_results=now - self._begun_at > MOMENT)
         if report is not None:
             self._link.report(report)
         if question is not None:
             asked = question
             self._link.ask(asked, lambda answer: self._watched(asked, answer))
+
+    def _kill_if_due(self, now: float) -> None:
+        """Under the lock: the attempt that this process dies for can't end meanwhile, and no other begin."""
+        if self._current is None or self._current not in self._canceled:
+            return
+        kill_after = self._lot.handed[self._next - 1].task.kill_after
+        if kill_after is None:
+            return
+        if self._kill_at is None:
+            self._kill_at = now + kill_after
+        elif now >= self._kill_at:
+            self._kill()
 
     # Inside -----------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,9 @@ def flow_actor_name(index: int) -> str:
 
 
 class EngineConfig(Struct, frozen=True, kw_only=True):
-    """What a Directory and its FlowActors are made with. It travels to workers that the raylet starts, also after a restart."""
+    """What a Directory and its FlowActors are made with. It travels to workers that the raylet starts, also after a
+    restart.
+    """
 
     database_url: str
     namespace: str
@@ -30,6 +32,16 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     lease_seconds: float
     idle_flows: int
     cluster_id: str
+    address: str = ""
+
+    def differences(self, other: EngineConfig) -> tuple[str, ...]:
+        """The names of the settings in which another one differs. Where an engine is does not count."""
+        places = {"database_url", "namespace", "cluster_id", "address"}
+        return tuple(
+            name
+            for name in self.__struct_fields__
+            if name not in places and getattr(self, name) != getattr(other, name)
+        )
 
 
 class Ok(Struct, frozen=True, tag="ok", array_like=True):
@@ -46,7 +58,13 @@ class Elsewhere(Struct, frozen=True, tag="elsewhere", array_like=True):
     owner: str
 
 
-Reply = Ok | Failed | Elsewhere
+class BadCode(Struct, frozen=True, tag="bad code", array_like=True):
+    """The code of a deployment does not load on a worker; it was not deployed."""
+
+    reason: str
+
+
+Reply = Ok | Failed | Elsewhere | BadCode
 
 
 class ActorLoad(Struct, frozen=True, array_like=True):
@@ -60,11 +78,17 @@ class ActorLoad(Struct, frozen=True, array_like=True):
 
 
 class ClusterView(Struct, frozen=True, array_like=True):
-    """What a client has to know to find its way. The loads are some seconds old."""
+    """What a client has to know to find its way. The loads are some seconds old.
+
+    placed: in an answer to `place`, the FlowActor that has got room. other_settings: those in which the engine differs
+    from what the client asked for; the engine's are in force.
+    """
 
     actors: tuple[ActorLoad, ...]
     flows_per_actor: int = 0
     database: str = ""
+    placed: str = ""
+    other_settings: tuple[str, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -52,7 +52,7 @@ from dexray.cluster.dispatch import Bundle, Dispatch, DispatchSettings
 from dexray.cluster.handouts import Handout, SentLot, lost_with
 from dexray.cluster.inbox import Inbox, LongPolls
 from dexray.cluster.ray_errors import Meaning, RayFailure, failure_of
-from dexray.cluster.worker_task import check_code, run_lot
+from dexray.cluster.worker_task import run_lot
 from dexray.protocol.attempts import (
     WORKER_CRASHED,
     AttemptFailed,
@@ -74,7 +74,9 @@ class AttemptSettings:
     cancel_grace: float = 10.0  # after it the slot of a canceled attempt is free, even if the handler goes on
     refresh: float = 5.0  # how often the cluster is asked for its CPUs and nodes
     lost_node_grace: float = 10.0  # after a node's death, for Ray to say itself what was lost
-    check_code: float = 60.0  # how long a check of code may take
+    blocked: float = 5.0  # an async process that is silent for so long when asked gets no more attempts
+    kill_slack: float = 2.0  # for a worker to end itself, before Ray is asked to end it
+    assume_begun: float = 1.0  # how often lots are looked at of which nothing was heard
 
 
 class RayAttempts(AttemptPort):
@@ -156,6 +158,7 @@ class RayAttempts(AttemptPort):
             signature=resource_signature(task.resources),
             options=task.resources,
             task=encode_task(task),
+            kill_after=task.kill_after,
         )
         self._handouts[handout.token] = self._by_key[task.key] = handout
         if self._code.parcel(task.deployment_id, self._life) is not None:
@@ -180,6 +183,22 @@ class RayAttempts(AttemptPort):
             ray.cancel(lot.reference, force=False, recursive=False)  # it can't be about to end: see lot_run
         self._polls.answer(handout.token)
         self._loop.call_later(self._settings.cancel_grace, self._abandon, handout)
+        if handout.kill_after is not None and lot.worker is None:
+            self._loop.call_later(handout.kill_after + self._settings.kill_slack, self._kill, lot)
+
+    def waiting_for(self, key: AttemptKey) -> str:
+        handout = self._by_key.get(key)
+        if handout is None or handout.begun or (handout.lot is not None and handout.lot.heard_of):
+            return ""
+        if handout.ready is None:
+            return f"the code of deployment {handout.deployment_id} is being fetched"
+        lacking = self._dispatch.lacking(handout.signature, handout.is_async)
+        if lacking:
+            has = ", ".join(f"{amount:g} {name}" if amount else f"no {name}" for name, amount in lacking.items())
+            return f"waiting for resources {handout.options}: the cluster has {has}"
+        if handout.options:
+            return f"waiting for a worker with resources {handout.options}"
+        return "waiting for a worker"
 
     # What workers say -------------------------------------------------------------------------------------------------
 
@@ -212,22 +231,6 @@ class RayAttempts(AttemptPort):
             canceled = self._canceled_of(question.about)
         return encode(Answer(canceled))
 
-    async def check_code(self, deployment_id: str) -> str | None:
-        """Loads the code of a deployment on a worker: None when that works, or why it does not."""
-        try:
-            parcel = await self._code.fetch(deployment_id, self._life, self._owner)
-        except LookupError as error:
-            return f"deployment {deployment_id} has no code: {error}"
-        task = ray.remote(check_code).options(num_cpus=0, max_retries=1)
-        reference = task.remote(parcel, deployment_id, self._life)
-        try:
-            reason: str = await asyncio.wait_for(asyncio.shield(reference.as_future()), self._settings.check_code)
-        except TimeoutError:
-            return f"no worker could load deployment {deployment_id} within {self._settings.check_code:g} s"
-        except ray.exceptions.RayError as error:
-            return f"a worker failed to load deployment {deployment_id}: {failure_of(error).detail}"
-        return reason or None
-
     # Sending ----------------------------------------------------------------------------------------------------------
 
     async def _fetch_code(self, handout: Handout) -> None:
@@ -252,6 +255,7 @@ class RayAttempts(AttemptPort):
             handout.options,
             group=handout.deployment_id,
             size=len(handout.task),
+            alone=handout.kill_after is not None,
         )
         self._flush_soon()
 
@@ -286,6 +290,8 @@ class RayAttempts(AttemptPort):
             self._not_run(lot, f"Ray refuses the attempt: {error}")
             return
         lot.reference = reference
+        if bundle.short or bundle.bucket.is_async:
+            self._loop.call_later(self._settings.assume_begun, self._assume_begun, lot)
         self._inbox.when_ready(reference, partial(self._lot_answered, lot))
 
     def _remote(self, handout: Handout) -> Any:
@@ -301,6 +307,7 @@ class RayAttempts(AttemptPort):
     # Ends -------------------------------------------------------------------------------------------------------------
 
     def _lot_answered(self, lot: SentLot, value: object) -> None:
+        lot.answered = True
         self._heard_of(lot)
         if isinstance(value, bytes):
             for finished in decode_result(value).finished:
@@ -414,7 +421,16 @@ class RayAttempts(AttemptPort):
     def _abandon(self, handout: Handout) -> None:
         if self._handouts.get(handout.token) is handout:
             logger.warning("a canceled attempt did not end in %g s: %s", self._settings.cancel_grace, handout.key)
+            if handout.lot is not None and handout.lot.worker is not None:
+                self._pool.check(handout.lot.worker, self._loop, self._settings.blocked)
             self._end(handout)
+
+    def _kill(self, lot: SentLot) -> None:
+        """The worker could not end itself: a handler in native code holds the GIL. Ray ends it, and only while it runs
+        this very lot."""
+        if not lot.answered:
+            logger.warning("the worker of %s is killed: its handler did not stop", lot.bundle.items[0].key)
+            ray.cancel(lot.reference, force=True, recursive=False)
 
     def _open_of(self, lot: SentLot) -> list[Handout]:
         return [self._handouts[token] for token in sorted(lot.open) if token in self._handouts]
@@ -444,6 +460,22 @@ class RayAttempts(AttemptPort):
             self._sink.attempt_running(handout.key)
         self._slot_is_free()
         self._flush_soon()
+
+    def _assume_begun(self, lot: SentLot) -> None:
+        """A handler that never lets go of the GIL, or of its event loop, can silence its process before that has said
+        that it begins. Its timeouts have to count all the same. Async workers have no queue; a lot of tasks has begun
+        when a later one of the same resources has, since Ray's queue is first come first served."""
+        if lot.ended:
+            return
+        if lot.worker is not None:
+            has_begun = lot.worker.is_up
+        else:
+            has_begun = lot.number < self._newest_heard.get(lot.bundle.bucket.signature, 0)
+        if has_begun:
+            for handout in self._open_of(lot):
+                self._has_begun(handout)
+        else:
+            self._loop.call_later(self._settings.assume_begun, self._assume_begun, lot)
 
     def _heard_of(self, lot: SentLot) -> None:
         signature = lot.bundle.bucket.signature

@@ -21,12 +21,14 @@ class Clock(Protocol):
         ...
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
-        """Calls back in the event loop at about `when`, or a little earlier if the clock jumped: the callback looks at the time itself."""
+        """Calls back in the event loop at about `when`, or a little earlier if the clock jumped: the callback looks at the
+        time itself."""
         ...
 
 
 class LoopClock:
-    """The wall clock over the running event loop. No timer is armed for longer than `longest`, so that a clock that was set is noticed."""
+    """The wall clock over the running event loop. No timer is armed for longer than `longest`, so that a clock that was
+    set is noticed."""
 
     def __init__(self, longest: float = 10.0) -> None:
         self._longest = longest
@@ -37,6 +39,16 @@ class LoopClock:
     def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
         delay = min(max(0.0, when - time.time()), self._longest)
         return asyncio.get_running_loop().call_later(delay, callback)
+
+
+class LoopTime:
+    """The event loop's own time, which nobody sets: for durations. Its zero means nothing."""
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
+        return asyncio.get_running_loop().call_at(when, callback)
 
 
 class Blocking(Protocol):
@@ -61,7 +73,8 @@ class BlockingThread:
 
 
 class BlockingInline:
-    """Runs at once, in the event loop: for engines whose journal does not block, and for tests that want one order of events."""
+    """Runs at once, in the event loop: for engines whose journal does not block, and for tests that want one order of
+    events."""
 
     async def __call__(self, call: Callable[[], T], /) -> T:
         return call()

@@ -1,7 +1,9 @@
 """Group commit: all appends that are waiting go into one transaction, while the next batch collects.
 
-Under load a batch is large; idle it is one record and the latency is one commit. Records of ASYNC methods may linger for a moment to find
-company. When the database is away the batch is kept and tried again; whether an append that failed half-way is there is read back first.
+Under load a batch is large; idle it is one record and the latency is one commit. Records of ASYNC methods may linger for
+a moment to find company. When the database is away the batch is kept and tried again; whether an append that failed
+half-way is there is read back first. A record that the database can't take at all must not spoil the others: then the
+records of the batch go one by one, and the error is told to the one that it is about.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from collections.abc import Callable
 from functools import partial
 
 from dexray.engine.clock import Blocking
-from dexray.journal.interface import Append, Journal, JournalUnavailable, Outcome
+from dexray.journal.interface import Append, Journal, JournalRefused, JournalUnavailable, Outcome
 
 logger = logging.getLogger("dexray.engine.committer")
 
-Done = Callable[[Outcome], None]
+Fate = Outcome | Exception  # an exception: the database can't take this record
+Done = Callable[[Fate], None]
 
 
 class GroupCommitter:
@@ -53,7 +56,8 @@ class GroupCommitter:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="dexray-committer")
 
     def submit(self, append: Append, done: Done, *, lazy: bool = False) -> None:
-        """Queues a record. `done` is called in the event loop when its fate is known. A lazy one may wait up to `linger` for others."""
+        """Queues a record. `done` is called in the event loop when its fate is known. A lazy one may wait up to `linger`
+        for others."""
         self._waiting.append((append, done))
         self._idle.clear()
         if not lazy:
@@ -81,32 +85,46 @@ class GroupCommitter:
             if not self._waiting:
                 self._wake.clear()
                 self._hurry.clear()
-            outcomes = await self._append([append for append, _ in batch])
+            fates = await self._append([append for append, _ in batch])
             self.commits += 1
             self.records += len(batch)
-            for (_, done), outcome in zip(batch, outcomes, strict=True):
-                done(outcome)
+            for (append, done), fate in zip(batch, fates, strict=True):
+                try:
+                    done(fate)
+                except Exception:
+                    logger.exception("run %s: what follows record %s failed", append.run_id, append.seq)
             if not self._waiting:
                 self._idle.set()
 
-    async def _append(self, batch: list[Append]) -> list[Outcome]:
+    async def _append(self, batch: list[Append]) -> list[Fate]:
         try:
-            return await self._blocking(partial(self._journal.append, batch))
-        except JournalUnavailable as error:
+            return [*await self._blocking(partial(self._journal.append, batch))]
+        except (JournalUnavailable, JournalRefused) as error:
             return await self._append_until_known(batch, error)
+        except Exception as error:
+            return await self._one_by_one(batch, error)
 
-    async def _append_until_known(self, batch: list[Append], error: JournalUnavailable) -> list[Outcome]:
+    async def _one_by_one(self, batch: list[Append], error: Exception) -> list[Fate]:
+        if len(batch) == 1:
+            logger.error("record %s of run %s can't be written: %s", batch[0].seq, batch[0].run_id, error)
+            return [error]
+        logger.warning("a batch of %s records can't be written, they go one by one: %s", len(batch), error)
+        return [(await self._append([append]))[0] for append in batch]
+
+    async def _append_until_known(
+        self, batch: list[Append], error: JournalUnavailable | JournalRefused
+    ) -> list[Fate]:
         """The outcome is unknown: reads back what is there, writes what is not, for as long as it takes."""
         logger.warning("the database is away, Flows pause: %s", error)
-        known: dict[int, Outcome] = {}
+        known: dict[int, Fate] = {}
         left = list(range(len(batch)))
         delay = self._first_retry
-        self.unavailable = error
+        self._is_away(error)
         while left:
             await asyncio.sleep(delay)
             delay = min(delay * 2, self._last_retry)
+            part = [batch[index] for index in left]
             try:
-                part = [batch[index] for index in left]
                 found = await self._blocking(partial(self._journal.read_back, part))
                 known.update(
                     {index: outcome for index, outcome in zip(left, found, strict=True) if outcome is not None}
@@ -117,8 +135,15 @@ class GroupCommitter:
                     outcomes = await self._blocking(partial(self._journal.append, part))
                     known.update(zip(left, outcomes, strict=True))
                     left = []
-            except JournalUnavailable as again:
-                self.unavailable = again
+            except (JournalUnavailable, JournalRefused) as again:
+                self._is_away(again)
+            except Exception as spoiled:
+                known.update(zip(left, await self._one_by_one([batch[index] for index in left], spoiled), strict=True))
+                left = []
         self.unavailable = None
         logger.warning("the database is back, Flows go on")
         return [known[index] for index in range(len(batch))]
+
+    def _is_away(self, error: JournalUnavailable | JournalRefused) -> None:
+        """A database that can't be used as it is (damaged, read-only) is away as well, until somebody puts it right."""
+        self.unavailable = error if isinstance(error, JournalUnavailable) else JournalUnavailable(str(error))

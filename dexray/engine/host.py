@@ -1,83 +1,47 @@
 """The owner of Flows: commands in, records to the journal, effects out.
 
-How a command goes: `execute` lets the machine decide and applies the outcome to the Flow in memory; what came of it collects in the Flow's
-`Pending`. Once in a turn of the event loop, `flush` hands out ready Steps as far as there are slots (the starts join the same records) and
-submits one record for each Flow touched. When the committer says that a record is durable, `_released` lets out its effects: attempts to
-run, attempts to cancel, answers to clients, those who wait for the end.
+How a command goes: `execute` lets the machine decide and applies the outcome to the Flow in memory; what came of it
+collects in the Flow's `Pending`. Once in a turn of the event loop, `_flush` hands out ready Steps as far as there are
+slots (the starts join the same records) and submits one record for each Flow touched. When the committer says that a
+record is durable, `_released` lets out its effects: attempts to run, attempts to cancel, answers to clients, those who
+wait for the end.
 
-Memory runs ahead of the journal, and only what is durable is let out. So when a record is refused, everything after it in that Flow is
-wrong too: the Flow is dropped, its waiters are told, and the next call loads it from the journal.
+Memory runs ahead of the journal, and only what is durable is let out. So when a record is refused, everything after it
+in that Flow is wrong too: the Flow is dropped, its waiters are told, and the next call loads it from the journal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from dex.values import reference_of
 from dex.wire.service import Answer, AnyRequest, ServiceError
-from dex.wire.specs import ASYNC, DeploymentSpec, FlowSpec, StepSpec
+from dex.wire.specs import ASYNC, DeploymentSpec, FlowSpec
 from msgspec.structs import replace
 
 from dexray.engine.alarm import Alarm
 from dexray.engine.clock import Blocking, Clock
 from dexray.engine.committer import GroupCommitter
+from dexray.engine.hand_outs import HandOuts, references
 from dexray.engine.live import LiveFlow, Lost, Pending
-from dexray.engine.places import Places
+from dexray.engine.records import next_record
 from dexray.engine.residents import Residents
-from dexray.engine.slots import SlotQueues
-from dexray.engine.watch import AttemptWatch
-from dexray.journal.interface import Append, Journal, JournalUnavailable, Outcome, RunChange
+from dexray.engine.settings import HostLoad, HostSettings
+from dexray.journal.interface import Journal, JournalUnavailable, Outcome
 from dexray.machine import commands
 from dexray.machine.decide import decide
-from dexray.machine.events import AttemptStarted, FlowClosed, encode_record
-from dexray.machine.state import TIMEOUT, Flow, StepState, encode_checkpoint
-from dexray.machine.tasks import attempt_task, payloads
+from dexray.machine.events import FlowClosed
+from dexray.machine.state import Flow
 from dexray.machine.turn import Turn
-from dexray.protocol.attempts import (
-    AttemptFailed,
-    AttemptKey,
-    AttemptResult,
-    AttemptReturned,
-    AttemptTask,
-    Heartbeat,
-)
+from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptReturned, Heartbeat
 from dexray.protocol.ports import AttemptPort
 
 logger = logging.getLogger("dexray.engine")
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSettings:
-    """checkpoint_records / checkpoint_bytes: how long a tail may grow before a checkpoint rides with a record.
-    idle_flows: how many Flows that only wait are kept in memory. outage_patience: seconds until a call that waits for the database fails as
-    UNAVAILABLE. returned_delay: seconds before an attempt that a worker gave back because of its code is handed out again.
-    recovery_width: how many Flows are loaded at once when an owner starts. active_flows: how many Flows may have Steps under way at the
-    same time (0: no bound); the others wait for their turn, and a Flow that comes to only wait gives its place back."""
-
-    checkpoint_records: int = 200
-    checkpoint_bytes: int = 256 * 1024
-    idle_flows: int = 2_000
-    outage_patience: float = 10.0
-    returned_delay: float = 2.0
-    recovery_width: int = 32
-    active_flows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class HostLoad:
-    """active: Flows with Steps under way; lasting: those of them older than a moment; queued: those that wait for a place."""
-
-    active: int
-    lasting: int
-    queued: int
-    in_memory: int
-    attempts: int
 
 
 class FlowHost:
@@ -102,6 +66,7 @@ class FlowHost:
             owner=owner,
             journal=journal,
             read=self.read,
+            spawn=self.spawn,
             now=clock.now,
             arrived=self._arrived,
             wake_at=lambda when, flow_id: self._alarm.set(when, flow_id),
@@ -112,42 +77,41 @@ class FlowHost:
         self.specs: dict[str, FlowSpec] = {}
         self.deployments: dict[str, str] = {}  # Flow type -> deployment id
         self.counters: dict[str, int] = {"late_results": 0, "refused_records": 0, "attempts": 0}
-        self._attempts = attempts
-        self._watch = AttemptWatch(clock, expired=self._expired, store=self._store_heartbeat)
+        self.stopped = False
+        self._hand_outs = HandOuts(self, attempts)
         self._committer = GroupCommitter(journal, blocking)
-        self._slots = SlotQueues(attempts, self._hand_out)
         self._touched: dict[LiveFlow, None] = {}
         self._flush_scheduled = False
+        self._slots_freed = False
         self._alarm = Alarm(clock, self._due)
-        self._places = Places(self.settings.active_flows)
-        self._undeployed: dict[str, dict[LiveFlow, None]] = {}  # Flow type -> Flows with Steps that wait for code
         self._tasks: set[asyncio.Task[None]] = set()
         self._recovering: asyncio.Task[None] | None = None
-        self._stopped = False
 
-    # Life ---------------------------------------------------------------------------------------------------------------
+    # Life -------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begins to work, and to resume the open Flows of this owner in the background."""
         self._committer.start()
-        self._recovering = self._spawn(self.residents.recover())
+        self._recovering = self.spawn(self.residents.recover())
 
     async def recovered(self) -> None:
         if self._recovering is not None:
             await self._recovering
 
     async def stop(self) -> None:
-        """Ends in order: nothing more is taken, what was decided is written. Attempts that are out are left to the next owner."""
-        self._stopped = True
+        """Ends in order: nothing more is taken, what was decided is written; in an outage, for as long as a call would
+        wait. Attempts that are out are left to the next owner."""
+        self.stopped = True
         if self._touched:
             self._flush()
         if self._committer.unavailable is None:
-            await self._committer.drained()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._committer.drained(), self.settings.outage_patience)
         await self.abandon()
 
     async def abandon(self) -> None:
         """Ends at once, as a crash would."""
-        self._stopped = True
+        self.stopped = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -155,32 +119,32 @@ class FlowHost:
         self._alarm.close()
         for live in list(self.flows.values()):
             self._drop(live, Lost("the engine has stopped"))
+        self._hand_outs.watch.close()
 
     def deploy(self, deployment: DeploymentSpec) -> None:
         """Makes this the code of its Flow types. Steps that waited for code are looked at again."""
         for flow_type, spec in deployment.flows.items():
             self.specs[flow_type] = spec
             self.deployments[flow_type] = deployment.deployment_id
-            for live in self._undeployed.pop(flow_type, ()):
-                live.flow.fresh.extend(live.flow.index.ready)
-                self._touch(live)
+            for live in self._hand_outs.code_came(flow_type):
+                self.touch(live)
         stopped = [
             live for live in self.flows.values() if live.problem and live.flow.state.flow_type in deployment.flows
         ]
         for live in stopped:  # the new code may be what it needs: load it and see
             self._drop(live, Lost("its code was deployed anew"))
         if stopped:
-            self._spawn(self.residents.resume([live.flow_id for live in stopped]))
+            self.spawn(self.residents.resume([live.flow_id for live in stopped]))
 
-    # Commands -------------------------------------------------------------------------------------------------------------
+    # Commands ---------------------------------------------------------------------------------------------------------
 
     def execute(self, live: LiveFlow, command: commands.Command, *, sync: bool = True) -> Turn | None:
-        """Lets the machine decide one command of one Flow. None when the Flow got into trouble, which `live.problem` then tells."""
+        """Lets the machine decide one command of one Flow. None when the Flow got into trouble: see `live.problem`."""
         try:
             flow_type = command.flow_type if isinstance(command, commands.Start) else live.flow.state.flow_type
             turn = decide(live.flow, command, self.specs.get(flow_type), self.clock.now())
         except Exception as error:
-            self._park(live, error)
+            self.park(live, error)
             return None
         if turn.events:
             live.pending.events.extend(turn.events)
@@ -188,226 +152,131 @@ class FlowHost:
         if turn.cancels:
             live.pending.cancels.extend(turn.cancels)
         if turn.events or live.flow.fresh:
-            self._touch(live)
+            self.touch(live)
         return turn
 
     def start_run(self, command: commands.Start, pending: Pending) -> LiveFlow:
-        """A new run, in memory. It is real when its record is durable: the journal may refuse it as a second run of its Flow ID."""
+        """A new run, in memory. It is real when its record is durable: the journal may refuse it as a second run of its
+        Flow ID."""
         live = LiveFlow(Flow(), epoch=1, seq=0)
         live.pending = pending
-        self.flows[command.flow_id] = live
         self.execute(live, command)
-        self.residents.add(live)
+        if live.problem:
+            live.lost = True  # it never was: nothing of it is written
+        else:
+            self.residents.add(live)
         return live
 
-    def _touch(self, live: LiveFlow) -> None:
+    def touch(self, live: LiveFlow) -> None:
+        """The Flow is to be looked at: it has Steps to hand out, or a record to be written."""
         self._touched[live] = None
         self.request_flush()
 
     def request_flush(self) -> None:
-        if not self._flush_scheduled and not self._stopped:
+        if not self._flush_scheduled and not self.stopped:
             self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
 
-    def touch(self, live: LiveFlow) -> None:
-        """A record of this Flow is to be written though no event came of it: an answer to remember."""
-        self._touch(live)
-
     def _flush(self) -> None:
         self._flush_scheduled = True  # what is touched from here on is part of this flush
-        for live in list(self._touched):
-            self._queue_fresh(live)
-        self._slots.pump()
+        self._slots_freed = False
+        if not self.stopped:
+            for live in list(self._touched):
+                self._hand_outs.queue_fresh(live)
+            self._hand_outs.pump()
         touched, self._touched = self._touched, {}
         self._flush_scheduled = False
         for live in touched:
             if not live.lost and not live.problem:
                 self._submit(live)
-            next_in = self._places.leave_if_done(live)
-            if next_in is not None:
-                self._touch(next_in)
+            self._touch_all(self._hand_outs.settle_place(live))
+        if self._slots_freed:  # by this flush itself, after it had found none
+            self.request_flush()
 
-    def _queue_fresh(self, live: LiveFlow) -> None:
-        fresh = live.flow.fresh
-        if not fresh or not self._places.enter(live):
-            return
-        state = live.flow.state
-        for step_id in fresh:
-            step = state.steps.get(step_id)
-            if step is None or step_id not in live.flow.index.ready:
-                continue
-            kind = self._kind_of(live, step)
-            if kind is None:
-                self._undeployed.setdefault(state.flow_type, {})[live] = None
-            else:
-                self._slots.put(kind, live, step_id)
-        fresh.clear()
+    def _touch_all(self, flows: Iterable[LiveFlow]) -> None:
+        for live in flows:
+            self.touch(live)
 
-    def _kind_of(self, live: LiveFlow, step: StepState) -> tuple[str, str, bool] | None:
-        flow_spec = self.specs.get(live.flow.state.flow_type)
-        if flow_spec is None:
-            return None
-        if step.method == TIMEOUT:
-            return (flow_spec.flow_type, step.step_type, flow_spec.timeout_handler_is_async)
-        spec = flow_spec.steps.get(step.step_type)
-        if spec is None:
-            return None
-        method = spec.wait_for if step.method == "wait_for" and spec.wait_for is not None else spec.execute
-        return (flow_spec.flow_type, step.step_type, method.is_async)
-
-    def step_spec(self, live: LiveFlow, step: StepState) -> StepSpec | None:
-        if step.override is not None:
-            return step.override
-        flow_spec = self.specs.get(live.flow.state.flow_type)
-        return flow_spec.steps.get(step.step_type) if flow_spec is not None else None
-
-    def _hand_out(self, live: LiveFlow, step_id: str) -> bool:
-        """A slot is reserved for this Step: records the start, and has the attempt run when the record is durable."""
-        state = live.flow.state
-        turn = self.execute(
-            live, commands.HandOut(step=step_id, deployment=self.deployments.get(state.flow_type, "")), sync=False
-        )
-        if turn is None or not any(isinstance(event, AttemptStarted) for event in turn.events):
-            return False
-        step = state.steps[step_id]
-        task = attempt_task(state, step, self.step_spec(live, step) if step.method != TIMEOUT else None)
-        live.pending.tasks.append((task, step.durability))
-        return True
-
-    # Records ----------------------------------------------------------------------------------------------------------------
+    # Records ----------------------------------------------------------------------------------------------------------
 
     def _submit(self, live: LiveFlow) -> None:
         pending = live.pending
         if pending.is_empty:
             return
+        try:
+            append = next_record(live, pending, self.clock.now(), self.settings)
+        except Exception as error:
+            self.park(live, error)
+            return
         live.pending = Pending()
-        live.last_used = now = self.clock.now()
-        live.seq += 1
-        seq = live.seq
-        body = encode_record(pending.events)
-        live.records_since_checkpoint += 1
-        live.bytes_since_checkpoint += len(body)
-        append = Append(
-            run_id=live.run_id,
-            epoch=live.epoch,
-            seq=seq,
-            at=now,
-            body=body,
-            new_run=pending.new_run,
-            change=self._change(live, pending),
-            requests=tuple(pending.requests),
-            blobs=pending.blobs,
-            checkpoint=self._checkpoint(live),
-        )
         if pending.sync:
             live.sync_in_flight += 1
-        else:
-            # Only ASYNC completions brought this record about: ASYNC attempts in it may run ahead of it.
-            # (Not those that need blobs: these are in the journal only with the record.)
-            early = [] if live.sync_in_flight else [entry for entry in pending.tasks if _may_run_ahead(*entry)]
-            if early:
-                pending.tasks = [entry for entry in pending.tasks if entry not in early]
-                for task, _ in early:
-                    self._run(live, task)
-        self._arm(live)
+        elif not live.sync_in_flight and self.outage is None:
+            self._run_ahead(live, pending)
+        self.arm(live)
         self._committer.submit(
             append,
-            lambda outcome: self._appended(live, seq, pending, outcome),
+            lambda outcome: self._appended(live, append.seq, pending, outcome),
             lazy=not pending.sync and not pending.tasks and not pending.whens,
         )
 
-    def _change(self, live: LiveFlow, pending: Pending) -> RunChange | None:
-        state = live.flow.state
-        wake = live.next_wake()
-        closed = any(isinstance(event, FlowClosed) for event in pending.events)
-        if not closed and wake == live.stored_wake:
-            return None
-        live.stored_wake = wake
-        return RunChange(
-            status=state.status if closed else None, closed_at=state.closed_at if closed else None, next_wake=wake
-        )
+    def _run_ahead(self, live: LiveFlow, pending: Pending) -> None:
+        """Only ASYNC completions brought this record about: ASYNC attempts in it need not wait for it. Those with large
+        values do: the values may be in records that are still on their way."""
+        ahead = [task for task, durability in pending.tasks if durability == ASYNC and not references(task)]
+        if ahead:
+            pending.tasks = [entry for entry in pending.tasks if not any(entry[0] is task for task in ahead)]
+            for task in ahead:
+                self._hand_outs.run(live, task)
 
-    def _checkpoint(self, live: LiveFlow) -> bytes | None:
-        if (
-            live.records_since_checkpoint < self.settings.checkpoint_records
-            and live.bytes_since_checkpoint < self.settings.checkpoint_bytes
-        ):
-            return None
-        checkpoint = encode_checkpoint(live.flow)
-        # A state larger than the usual tail is not written again for each tail: the cost per record stays bounded.
-        if len(checkpoint) > 4 * live.bytes_since_checkpoint and live.records_since_checkpoint < 10_000:
-            return None
-        live.records_since_checkpoint = 0
-        live.bytes_since_checkpoint = 0
-        return checkpoint
-
-    def _appended(self, live: LiveFlow, seq: int, pending: Pending, outcome: Outcome) -> None:
-        if outcome is not Outcome.DURABLE:
-            self.counters["refused_records"] += 1
-            reason = Lost(f"record {seq} of run {live.run_id} was refused: {outcome.value}")
-            for when in pending.whens:
-                when(reason)
-            self._drop(live, reason)
+    def _appended(self, live: LiveFlow, seq: int, pending: Pending, outcome: Outcome | Exception) -> None:
+        if outcome is Outcome.DURABLE:
+            if pending.sync:
+                live.sync_in_flight -= 1
+            live.durable_seq = seq
+            self._released(live, pending)
             return
-        if pending.sync:
-            live.sync_in_flight -= 1
-        live.durable_seq = seq
-        self._released(live, pending)
+        self.counters["refused_records"] += 1
+        why = outcome.value if isinstance(outcome, Outcome) else f"{type(outcome).__name__}: {outcome}"
+        reason = Lost(f"record {seq} of run {live.run_id} was refused: {why}")
+        self._give_up(pending, reason)
+        if isinstance(outcome, Exception):
+            self.park(live, outcome)
+        elif not live.problem:
+            self._drop(live, reason)
+
+    def _give_up(self, pending: Pending, reason: Exception) -> None:
+        """What was not written has not happened: slots are free again, and who waited is told."""
+        for task, _ in pending.tasks:
+            self._hand_outs.release(task)
+        for when in pending.whens:
+            when(reason)
 
     def _released(self, live: LiveFlow, pending: Pending) -> None:
         for task, _ in pending.tasks:
-            self._run(live, task)
+            self._hand_outs.run(live, task)
         for key in pending.cancels:
-            self._watch.forget(key)
-            self._attempts.cancel(key)
+            self._hand_outs.cancel(key)
         for when in pending.whens:
             when(None)
         if any(isinstance(event, FlowClosed) for event in pending.events):
             live.durable_closed = True
-            for future in live.closed_waiters:
-                if not future.done():
-                    future.set_result(None)
-            live.closed_waiters.clear()
-        for future in live.history_waiters:
-            if not future.done():
-                future.set_result(None)
-        live.history_waiters.clear()
-        while live.settled_waiters and live.settled_waiters[0][0] <= live.durable_seq:
-            _, settled = live.settled_waiters.pop(0)
-            if not settled.done():
-                settled.set_result(None)
+            live.tell_closed(None)
+        live.tell_history(None)
+        live.tell_settled(live.durable_seq)
 
-    def _run(self, live: LiveFlow, task: AttemptTask) -> None:
-        if live.lost:
-            self._attempts.release(task.flow_type, task.step_type, task.is_async)
-            return
-        self.counters["attempts"] += 1
-        self._watch.handed_out(task)
-        hashes = {found for payload in payloads(task) if (found := reference_of(payload)) is not None}
-        if hashes:
-            self._spawn(self._run_with_blobs(live, task, hashes))
-        else:
-            self._attempts.run(task)
-
-    async def _run_with_blobs(self, live: LiveFlow, task: AttemptTask, hashes: set[str]) -> None:
-        blobs = await self.read(lambda: self.journal.get_blobs(hashes))
-        if live.lost:
-            self._attempts.release(task.flow_type, task.step_type, task.is_async)
-        else:
-            self._attempts.run(replace(task, blobs=blobs))
-
-    # Attempts: AttemptSink ----------------------------------------------------------------------------------------------------
+    # Attempts: AttemptSink --------------------------------------------------------------------------------------------
 
     def attempt_running(self, key: AttemptKey) -> None:
-        self._watch.running(key)
+        self._hand_outs.watch.running(key)
 
     def attempt_heartbeat(self, key: AttemptKey, heartbeat: Heartbeat | None) -> None:
-        self._watch.heartbeat(key, heartbeat)
+        self._hand_outs.watch.heartbeat(key, heartbeat)
 
     def attempt_finished(self, key: AttemptKey, result: AttemptResult) -> None:
-        beat = self._watch.forget(key)
-        live = self.flows.get(key.flow_id)
-        if live is None or live.problem or live.run_id != key.run_id:
+        beat = self._hand_outs.watch.forget(key)
+        live = self._current(key)
+        if live is None:
             self.counters["late_results"] += 1
             self.request_flush()
             return
@@ -425,20 +294,28 @@ class FlowHost:
         self.request_flush()
 
     def slots_changed(self) -> None:
+        self._slots_freed = True
         self.request_flush()
 
-    def _expired(self, key: AttemptKey, failure: AttemptFailed) -> None:
-        self._attempts.cancel(key)
+    def attempt_expired(self, key: AttemptKey, failure: AttemptFailed) -> None:
+        """The watch has lost patience with an attempt."""
+        self._hand_outs.cancel(key)
         self.attempt_finished(key, failure)
 
-    def _store_heartbeat(self, key: AttemptKey, heartbeat: Heartbeat) -> None:
-        live = self.flows.get(key.flow_id)
-        if live is not None and not live.problem and live.run_id == key.run_id:
+    def store_heartbeat(self, key: AttemptKey, heartbeat: Heartbeat) -> None:
+        live = self._current(key)
+        if live is not None:
             self.execute(live, commands.StoreHeartbeat(key=key, heartbeat=heartbeat), sync=False)
 
-    # Time ---------------------------------------------------------------------------------------------------------------------
+    def _current(self, key: AttemptKey) -> LiveFlow | None:
+        """The Flow of an attempt, if it is here, sound, and still in the attempt's run."""
+        live = self.flows.get(key.flow_id)
+        return live if live is not None and not live.problem and live.run_id == key.run_id else None
 
-    def _arm(self, live: LiveFlow) -> None:
+    # Time -------------------------------------------------------------------------------------------------------------
+
+    def arm(self, live: LiveFlow) -> None:
+        """Sets the alarm for the next time at which the Flow has something to do by itself."""
         due = live.flow.next_due()
         if due is not None and due != live.armed:
             live.armed = due
@@ -450,32 +327,33 @@ class FlowHost:
             live.armed = 0.0
             if not live.problem:
                 self.execute(live, commands.Due())
-                self._arm(live)
+                self.arm(live)
         elif self.residents.is_away(flow_id):
-            self._spawn(self.residents.resume([flow_id]))
+            self.spawn(self.residents.resume([flow_id]))
 
-    # Coming and going -----------------------------------------------------------------------------------------------------------
-
-    async def load(self, flow_id: str) -> LiveFlow | None:
-        """The Flow, from memory or from the journal; None when there is none. NotMine when another owner has it."""
-        return await self.residents.load(flow_id)
+    # Coming and going -------------------------------------------------------------------------------------------------
 
     def _arrived(self, live: LiveFlow) -> None:
         """What a former owner had handed out is lost; what fell due meanwhile is due now."""
-        if not live.flow.is_closed:
+        if not live.flow.is_closed and not live.problem:
             self.execute(live, commands.Interrupt())
             self.execute(live, commands.Due())
-            self._arm(live)
+            self.arm(live)
 
-    async def read(self, call: Callable[[], T]) -> T:
-        """A blocking call of the journal that is repeated while the database is away."""
+    async def read(self, call: Callable[[], T], *, patience: float | None = None) -> T:
+        """A blocking call of the journal, repeated while the database is away: for as long as it takes, or for
+        `patience` seconds, after which it fails as UNAVAILABLE."""
+        loop = asyncio.get_running_loop()
+        until = None if patience is None else loop.time() + patience
         delay = 0.05
         while True:
             try:
                 return await self.blocking(call)
             except JournalUnavailable as error:
                 logger.warning("the database is away: %s", error)
-                await asyncio.sleep(delay)
+                if until is not None and loop.time() >= until:
+                    raise ServiceError("UNAVAILABLE", f"the database is away ({error}); repeat the call") from error
+                await asyncio.sleep(delay if until is None else min(delay, until - loop.time()))
                 delay = min(delay * 2, 2.0)
 
     def _drop(self, live: LiveFlow, reason: Exception) -> None:
@@ -483,32 +361,31 @@ class FlowHost:
         if live.lost:
             return
         self.residents.forget(live)
-        for step in live.flow.state.steps.values():
-            self._watch.forget(AttemptKey(live.flow_id, live.run_id, step.id, step.method, step.attempt))
-        whens, live.pending = live.pending.whens, Pending()
-        for when in whens:
-            when(reason)
-        waiting = [*live.closed_waiters, *live.history_waiters, *(future for _, future in live.settled_waiters)]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(reason)
-        live.closed_waiters.clear()
-        live.history_waiters.clear()
-        live.settled_waiters.clear()
+        self._hand_outs.forget(live)
+        pending, live.pending = live.pending, Pending()
+        self._give_up(pending, reason)
+        live.tell_all(reason)
+        self._touch_all(self._hand_outs.settle_place(live))
 
-    def _park(self, live: LiveFlow, error: Exception) -> None:
-        """This Flow is in trouble that is not its owner's to solve: it stops here, with its evidence, and the others go on.
+    def park(self, live: LiveFlow, error: Exception) -> None:
+        """This Flow is in trouble that is not its owner's to solve: it stops here, with its evidence, and the others go
+        on.
 
         What was decided but not yet submitted is dropped with the state in memory; the journal keeps what it has.
         """
-        logger.exception("Flow %r stops here: %s", live.flow_id, error)
+        if live.problem or live.lost:
+            return
+        logger.error("Flow %r stops here", live.flow_id, exc_info=error)
         live.problem = f"{type(error).__name__}: {error}"
-        whens, live.pending = live.pending.whens, Pending()
+        pending, live.pending = live.pending, Pending()
         reason = ServiceError("INTERNAL", f"Flow {live.flow_id!r} has stopped: {live.problem}")
-        for when in whens:
-            when(reason)
+        self._give_up(pending, reason)
+        live.tell_closed(reason)
+        live.tell_unsettled(reason)
+        self._touch_all(self._hand_outs.settle_place(live))
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A background task that ends with the host; a failure is logged."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._spawned_done)
@@ -519,7 +396,7 @@ class FlowHost:
         if not task.cancelled() and task.exception() is not None:
             logger.error("a background task of the engine failed", exc_info=task.exception())
 
-    # Requests -------------------------------------------------------------------------------------------------------------------
+    # Requests ---------------------------------------------------------------------------------------------------------
 
     async def call(self, request: AnyRequest) -> Answer:
         """Answers a client. Raises ServiceError, or NotMine when another owner has the Flow."""
@@ -534,15 +411,11 @@ class FlowHost:
         return HostLoad(
             active=len(active),
             lasting=sum(1 for live in active if now - live.flow.state.started_at > 5.0),
-            queued=self._places.waiting,
+            queued=self._hand_outs.waiting_flows,
             in_memory=len(self.flows),
-            attempts=len(self._watch),
+            attempts=len(self._hand_outs.watch),
         )
 
     @property
     def outage(self) -> JournalUnavailable | None:
         return self._committer.unavailable
-
-
-def _may_run_ahead(task: AttemptTask, durability: str) -> bool:
-    return durability == ASYNC and all(reference_of(payload) is None for payload in payloads(task))

@@ -42,11 +42,13 @@ class LiveFlow:
         "answers",
         "armed",
         "bytes_since_checkpoint",
+        "checkpoint_size",
         "closed_waiters",
         "durable_closed",
         "durable_seq",
         "epoch",
         "flow",
+        "held",
         "history_waiters",
         "last_used",
         "lost",
@@ -74,6 +76,8 @@ class LiveFlow:
         self.sync_in_flight = 0
         self.records_since_checkpoint = 0
         self.bytes_since_checkpoint = 0
+        self.checkpoint_size = 0  # of the last one that was encoded
+        self.held = 0  # requests that are in the middle of something, and want the Flow to stay in memory
         self.queued: set[str] = set()  # Steps that stand in a queue for a slot
         self.last_used = 0.0
         self.answers: OrderedDict[str, asyncio.Future[bytes]] = OrderedDict()  # recent write requests by id
@@ -112,5 +116,47 @@ class LiveFlow:
             and not self.history_waiters
             and not self.settled_waiters
             and not self.problem
+            and not self.held
             and (self.flow.is_closed or not self.is_active)
         )
+
+    # Those who wait ---------------------------------------------------------------------------------------------------
+
+    def tell_closed(self, error: Exception | None) -> None:
+        for future in self.closed_waiters:
+            _tell(future, error)
+        self.closed_waiters.clear()
+
+    def tell_history(self, error: Exception | None) -> None:
+        for future in self.history_waiters:
+            _tell(future, error)
+        self.history_waiters.clear()
+
+    def tell_settled(self, seq: int) -> None:
+        """Records up to `seq` are durable."""
+        while self.settled_waiters and self.settled_waiters[0][0] <= seq:
+            _tell(self.settled_waiters.pop(0)[1], None)
+
+    def tell_unsettled(self, error: Exception) -> None:
+        """What was not submitted yet never will be."""
+        for target, future in self.settled_waiters:
+            if target > self.seq:
+                _tell(future, error)
+        self.settled_waiters = [entry for entry in self.settled_waiters if entry[0] <= self.seq]
+
+    def tell_all(self, error: Exception) -> None:
+        self.tell_closed(error)
+        self.tell_history(error)
+        for _, future in self.settled_waiters:
+            _tell(future, error)
+        self.settled_waiters.clear()
+
+
+def _tell(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()  # whoever waits gets it; that nobody waits any more is no fault

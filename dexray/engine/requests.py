@@ -14,6 +14,7 @@ import msgspec
 from dex.values import reference_of, to_readable
 from dex.wire import service as s
 from dex.wire.service import ServiceError, encode
+from msgspec.structs import replace
 
 from dexray.engine import starting
 from dexray.engine.history import history_page
@@ -293,7 +294,13 @@ async def _describe_flow(host: FlowHost, request: s.DescribeFlow) -> s.FlowDescr
                 problem = (
                     f"the deployed code of {spec.flow_type} has no Step {', '.join(gone)}: deploy a version that has it"
                 )
-    return describe(live.flow, owner=host.owner, problem=problem, readable=to_readable)
+    described = describe(live.flow, owner=host.owner, problem=problem, readable=to_readable)
+    return replace(described, steps=tuple(_with_reason(host, live, step) for step in described.steps))
+
+
+def _with_reason(host: FlowHost, live: LiveFlow, described: s.StepDescription) -> s.StepDescription:
+    why = host.waits_for(live, live.flow.state.steps[described.step_execution_id])
+    return replace(described, waits_for=why) if why else described
 
 
 async def _history(host: FlowHost, request: s.GetHistory) -> s.HistoryPage:

@@ -1,22 +1,25 @@
 """Which Flows are in memory, and how they come there and leave.
 
-A Flow comes from the journal: its newest checkpoint and the records after it. Before a new owner loads an open Flow it raises the run's epoch, which fences
-whoever had it before. A Flow that only waits may leave memory; what stays is its id with its epoch, and the time when it is due.
+A Flow comes from the journal: its newest checkpoint and the records after it. Before a new owner loads an open Flow it
+raises the run's epoch, which fences whoever had it before. A Flow that only waits may leave memory; what stays is its id
+with its epoch, and the time when it is due.
+
+Loads are tasks of the host and not of those who ask: several may ask for one Flow, each with a patience of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from dexray.engine.live import LiveFlow
-from dexray.journal.interface import NEVER, Journal, RunRow
+from dexray.engine.live import LiveFlow, Lost
+from dexray.journal.interface import NEVER, Journal, LoadedRun, RunRow
 from dexray.machine.events import decode_record
 from dexray.machine.evolve import evolve
-from dexray.machine.state import Flow, decode_checkpoint
+from dexray.machine.state import Flow, FlowState, decode_checkpoint
 
 logger = logging.getLogger("dexray.engine.residents")
 
@@ -46,6 +49,7 @@ class Residents:
         owner: str,
         journal: Journal,
         read: Read,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
         now: Callable[[], float],
         arrived: Callable[[LiveFlow], None],
         wake_at: Callable[[float, str], None],
@@ -56,15 +60,15 @@ class Residents:
         self._owner = owner
         self._journal = journal
         self._read = read
+        self._spawn = spawn
         self._now = now
         self._arrived = arrived
         self._wake_at = wake_at
         self._limit = limit
         self._width = width
         self._trim_above = limit * 5 // 4
-        self._away: dict[
-            str, tuple[str, int]
-        ] = {}  # Flow ID -> (run id, epoch) of open Flows of ours that are not in memory
+        # Flow ID -> (run id, epoch) of open Flows of ours that are not in memory
+        self._away: dict[str, tuple[str, int]] = {}
         self._loading: dict[str, asyncio.Future[LiveFlow | None]] = {}
 
     def is_away(self, flow_id: str) -> bool:
@@ -73,36 +77,36 @@ class Residents:
     def add(self, live: LiveFlow) -> None:
         self.flows[live.flow_id] = live
         self._away.pop(live.flow_id, None)
-        self._trim()
+        self._trim(live)
 
-    async def load(self, flow_id: str) -> LiveFlow | None:
-        """The Flow, from memory or from the journal; None when there is none. NotMine when another owner has it."""
-        live = self.flows.get(flow_id)
-        if live is not None:
-            live.last_used = self._now()
-            return live
-        loading = self._loading.get(flow_id)
-        if loading is not None:
-            return await asyncio.shield(loading)
-        loading = asyncio.get_running_loop().create_future()
-        self._loading[flow_id] = loading
+    def loading(self, flow_id: str) -> asyncio.Future[LiveFlow | None]:
+        """A load of the Flow: done with the Flow, with None when there is none, or with NotMine when another owner has
+        it. By the time a waiter looks, the Flow may have left again."""
+        future = self._loading.get(flow_id)
+        if future is None:
+            future = self._loading[flow_id] = asyncio.get_running_loop().create_future()
+            self._spawn(self._load_for(flow_id, future))
+        return future
+
+    async def _load_for(self, flow_id: str, future: asyncio.Future[LiveFlow | None]) -> None:
         try:
-            live = await self._load(flow_id)
-        except BaseException as error:
-            loading.set_exception(error if isinstance(error, Exception) else RuntimeError("the load was given up"))
-            loading.exception()  # whoever waits gets it; nobody waiting is no fault
+            future.set_result(await self._load(flow_id))
+        except asyncio.CancelledError:
+            future.set_exception(Lost("the engine has stopped"))
             raise
-        else:
-            loading.set_result(live)
-            return live
+        except Exception as error:
+            future.set_exception(error)
         finally:
+            if future.exception() is not None:  # whoever waits gets it; nobody waiting is no fault
+                logger.debug("Flow %r was not loaded", flow_id, exc_info=future.exception())
             del self._loading[flow_id]
 
     async def _load(self, flow_id: str) -> LiveFlow | None:
         while True:
             row = await self._read(lambda: self._journal.current_run(flow_id))
-            if row is None:
-                return self.flows.get(flow_id)  # it may have been started here meanwhile
+            here = self.flows.get(flow_id)
+            if row is None or here is not None:  # it may have been started here meanwhile: then it is not claimed again
+                return here
             if row.owner != self._owner:
                 self._away.pop(flow_id, None)
                 raise NotMine(row.owner)
@@ -118,15 +122,7 @@ class Residents:
         started_here = self.flows.get(row.flow_id)
         if started_here is not None:
             return started_here
-        seq = loaded.checkpoint_seq
-        flow = decode_checkpoint(loaded.checkpoint) if loaded.checkpoint is not None else Flow()
-        for record in loaded.tail:
-            for event in decode_record(record.body):
-                evolve(flow, event, record.at)
-            seq = record.seq
-        live = LiveFlow(flow, epoch=epoch, seq=seq)
-        live.records_since_checkpoint = len(loaded.tail)
-        live.bytes_since_checkpoint = sum(len(record.body) for record in loaded.tail)
+        live = _revive(loaded, epoch)
         live.stored_wake = row.next_wake
         live.last_used = self._now()
         self.add(live)
@@ -134,7 +130,8 @@ class Residents:
         return live
 
     async def recover(self) -> None:
-        """Resumes the open Flows of this owner: those with work under way now, those that wait for a time when it comes."""
+        """Resumes the open Flows of this owner: those with work under way now, those that wait for a time when it
+        comes."""
         after = ""
         while True:
             rows = await self._read(partial(self._journal.open_runs, self._owner, after, 500))
@@ -160,18 +157,21 @@ class Residents:
 
     async def _resume(self, flow_id: str, gate: asyncio.Semaphore) -> None:
         async with gate:
+            if flow_id in self.flows:
+                return
             try:
-                await self.load(flow_id)
+                await asyncio.shield(self.loading(flow_id))
             except NotMine:
                 logger.info("Flow %r is not ours any more", flow_id)
             except Exception:
                 logger.exception("Flow %r can't be resumed; the others go on", flow_id)
 
-    def _trim(self) -> None:
+    def _trim(self, newest: LiveFlow) -> None:
         """Lets Flows leave memory that only wait, the longest unused first, when there are too many."""
         if len(self.flows) <= self._trim_above:
             return
-        idle = sorted((live for live in self.flows.values() if live.is_idle), key=lambda live: live.last_used)
+        idle = [live for live in self.flows.values() if live is not newest and live.is_idle]
+        idle.sort(key=lambda live: live.last_used)
         for live in idle[: max(0, len(self.flows) - self._limit)]:
             self.evict(live)
         self._trim_above = max(self._limit, len(self.flows)) * 5 // 4
@@ -186,3 +186,34 @@ class Residents:
         live.lost = True
         if self.flows.get(live.flow_id) is live:
             del self.flows[live.flow_id]
+
+
+def _revive(loaded: LoadedRun, epoch: int) -> LiveFlow:
+    """The Flow that checkpoint and records add up to; one with a problem when they can't be read."""
+    row, seq, problem = loaded.row, loaded.checkpoint_seq, ""
+    try:
+        flow = decode_checkpoint(loaded.checkpoint) if loaded.checkpoint is not None else Flow()
+        for record in loaded.tail:
+            for event in decode_record(record.body):
+                evolve(flow, event, record.at)
+            seq = record.seq
+    except Exception as error:
+        logger.exception("Flow %r: the journal of its run %s can't be read after record %s", row.flow_id, row.run_id, seq)
+        problem = f"the journal of run {row.run_id} can't be read after record {seq}: {type(error).__name__}: {error}"
+        flow = Flow(
+            FlowState(
+                flow_id=row.flow_id,
+                run_id=row.run_id,
+                flow_type=row.flow_type,
+                request_id=row.request_id,
+                status=row.status,
+                started_at=row.started_at,
+                closed_at=row.closed_at or 0.0,
+            )
+        )
+    live = LiveFlow(flow, epoch=epoch, seq=seq)
+    live.problem = problem
+    live.records_since_checkpoint = len(loaded.tail)
+    live.bytes_since_checkpoint = sum(len(record.body) for record in loaded.tail)
+    live.checkpoint_size = len(loaded.checkpoint or b"")
+    return live

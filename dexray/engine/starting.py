@@ -143,9 +143,10 @@ def check(host: FlowHost, request: StartFlow) -> None:
         raise refuse(f"unknown reuse policy {request.id_reuse_policy!r}")
     if request.timeout < 0:
         raise refuse(f"timeout {request.timeout} s is negative")
-    threshold = request.config.continue_as_new_threshold
-    if threshold is not None and threshold < 0:
-        raise refuse(f"continue_as_new_threshold {threshold} is negative")
+    for name in ("continue_as_new_threshold", "continue_as_new_page_size_bytes"):
+        number = getattr(request.config, name)
+        if number is not None and number < 0:
+            raise refuse(f"{name} {number} is negative")
     spec = host.specs.get(request.flow_type)
     if spec is None:
         raise ServiceError(

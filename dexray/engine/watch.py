@@ -1,7 +1,7 @@
 """The owner's judgement of attempts that are out: method timeouts and heartbeat timeouts.
 
-Both count from the moment the worker reports that the handler runs, so that queueing for resources counts toward neither. The worker keeps the
-deadline too and stops by itself; the owner's judgement is for workers that can't.
+Both count from the moment the worker reports that the handler runs, so that queueing for resources counts toward
+neither. The worker keeps the deadline too and stops by itself; the owner's judgement is for workers that can't.
 """
 
 from __future__ import annotations
@@ -54,9 +54,12 @@ class AttemptWatch:
     def handed_out(self, task: AttemptTask) -> None:
         self._watched[task.key] = _Watched(task.timeout, task.heartbeat_timeout)
 
-    def is_running(self, key: AttemptKey) -> bool:
-        watched = self._watched.get(key)
-        return watched is not None and watched.deadline > 0.0
+    def is_out(self, key: AttemptKey) -> bool:
+        return key in self._watched
+
+    def close(self) -> None:
+        for key in list(self._watched):
+            self.forget(key)
 
     def running(self, key: AttemptKey) -> None:
         watched = self._watched.get(key)
@@ -114,7 +117,7 @@ class AttemptWatch:
             self._expired(
                 key,
                 AttemptFailed(
-                    error_type="dex.MethodTimeout",
+                    error_type=METHOD_TIMEOUT,
                     detail=f"the attempt ran longer than its method timeout of {watched.timeout:g} s",
                     kind=METHOD_TIMEOUT,
                     heartbeat=watched.beat,
@@ -124,8 +127,8 @@ class AttemptWatch:
             self._expired(
                 key,
                 AttemptFailed(
-                    error_type="dex.HeartbeatTimeout",
-                    detail=f"no heartbeat for {watched.heartbeat_timeout:g} s",
+                    error_type=HEARTBEAT_TIMEOUT,
+                    detail=f"neither a heartbeat nor a Stream message for {watched.heartbeat_timeout:g} s",
                     kind=HEARTBEAT_TIMEOUT,
                     heartbeat=watched.beat,
                 ),

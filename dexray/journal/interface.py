@@ -201,6 +201,9 @@ class Journal(Protocol):
         the lease as it then is.
         """
 
+    def find_lease(self, name: str) -> Lease | None:
+        """The lease as it is, expired or not."""
+
     def release_lease(self, name: str, holder: str) -> None: ...
 
     def close(self) -> None: ...

@@ -212,6 +212,11 @@ class SqlJournal(Journal):
 
         return self._database.write(work)
 
+    def find_lease(self, name: str) -> Lease | None:
+        wanted = select(leases.c.name, leases.c.holder, leases.c.expires_at).where(leases.c.name == name)
+        row = self._database.read(lambda connection: connection.execute(wanted).one_or_none())
+        return None if row is None else Lease(*row)
+
     def release_lease(self, name: str, holder: str) -> None:
         statement = delete(leases).where(leases.c.name == name, leases.c.holder == holder)
         self._database.write(lambda connection: connection.execute(statement) and None)

@@ -73,6 +73,7 @@ class Failure(Struct, frozen=True, array_like=True):
     at: float
     trace: str = ""
     worker: str = ""
+    may_have_run: bool = True
 
 
 class AttemptFailed(Event, frozen=True, array_like=True, tag="AttemptFailed/1"):

@@ -113,6 +113,7 @@ def _heartbeat_stored(flow: Flow, event: e.HeartbeatStored, at: float) -> None:
 def _attempt_failed(flow: Flow, event: e.AttemptFailed, at: float) -> None:
     step = flow.state.steps[event.step]
     step.last_failure = event.failure
+    step.may_have_run = step.may_have_run or event.failure.may_have_run
     release_locks(flow, step)
     if event.retry_at is not None:
         step.attempt += 1
@@ -252,6 +253,7 @@ def _begin_execute(flow: Flow, step: StepState, durability: str, at: float) -> N
     step.has_heartbeat = False
     step.heartbeat = None
     step.last_failure = None
+    step.may_have_run = False
     step.snapshot = None
     flow.make_ready(step.id)
 

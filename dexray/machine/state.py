@@ -78,6 +78,7 @@ class StepState(Struct, kw_only=True):
     has_heartbeat: bool = False
     heartbeat: bytes | None = None
     last_failure: Failure | None = None
+    may_have_run: bool = False  # an attempt of this method call failed that a worker may have run
     wait_for_failed: bool = False
     snapshot: Snapshot | None = None
     locks: tuple[str, ...] = ()  # held, by an attempt that is out or returned

@@ -18,7 +18,7 @@ The timeout handler of a Flow is a Step execution too, of the type `sys:timeout_
 
 from __future__ import annotations
 
-from dex.wire.specs import EXECUTE, WAIT_FOR, FailureRoute, LoadSpec, MethodSpec, RetrySpec, StepSpec
+from dex.wire.specs import ASYNC, EXECUTE, WAIT_FOR, FailureRoute, LoadSpec, MethodSpec, RetrySpec, StepSpec
 
 from dexray.machine import closing, conditions
 from dexray.machine.events import (
@@ -44,6 +44,7 @@ from dexray.machine.turn import Turn, UnknownStep, method_of
 from dexray.protocol.attempts import (
     INVALID_RESULT,
     NOT_COMPLETED,
+    NOT_STARTED,
     STARTED_ATTEMPT_INTERRUPTED,
     AttemptKey,
     DecisionSpec,
@@ -239,7 +240,14 @@ def attempt_failed(turn: Turn, step: StepState, result: FailedResult) -> None:
         if (step.has_heartbeat, step.heartbeat) != (heartbeat.has_value, heartbeat.value):
             turn.emit(HeartbeatStored(step.id, heartbeat.has_value, heartbeat.value))
     failure = Failure(
-        result.error_type, result.detail, result.kind, step.attempt, turn.now, result.trace, result.worker
+        result.error_type,
+        result.detail,
+        result.kind,
+        step.attempt,
+        turn.now,
+        result.trace,
+        result.worker,
+        result.may_have_run,
     )
     spec = turn.known_spec(step)
     retry_at: float | None = None
@@ -260,8 +268,7 @@ def attempt_failed(turn: Turn, step: StepState, result: FailedResult) -> None:
 
 
 def _exhausted(turn: Turn, step: StepState, spec: StepSpec | None, failure: Failure) -> None:
-    # An attempt fails only after it was handed out, and what was handed out may have run.
-    recovery = RecoveryError(failure.error_type, failure.detail, NOT_COMPLETED)
+    recovery = RecoveryError(failure.error_type, failure.detail, _progress(step))
     if step.method == WAIT_FOR:
         assert spec is not None
         if spec.proceed_on_wait_failure:
@@ -282,6 +289,11 @@ def _exhausted(turn: Turn, step: StepState, spec: StepSpec | None, failure: Fail
         _take_route(turn, route, payload, from_step, recovery)
 
 
+def _progress(step: StepState) -> str:
+    """The furthest that an attempt of this method call came. Under ASYNC one that was rolled back may have run besides."""
+    return NOT_COMPLETED if step.may_have_run or step.durability == ASYNC else NOT_STARTED
+
+
 def _take_route(turn: Turn, route: FailureRoute, payload: bytes, from_step: str, recovery: RecoveryError) -> None:
     schedule(turn, route.step_type, payload, from_step=from_step, override=route.override, recovery=recovery)
 
@@ -300,7 +312,7 @@ def interrupt(turn: Turn) -> None:
             turn,
             step,
             FailedResult(
-                error_type="dexray.AttemptInterrupted",
+                error_type=STARTED_ATTEMPT_INTERRUPTED,
                 detail="the owner of this Flow ended while the attempt was handed out; whether it ran to its end is unknown",
                 kind=STARTED_ATTEMPT_INTERRUPTED,
             ),

@@ -64,6 +64,7 @@ def attempt_task(state: FlowState, step: StepState, spec: StepSpec | None) -> At
         wait_for_failed=step.wait_for_failed,
         resources=spec.resources.options if spec is not None else {},
         is_async=method.is_async,
+        kill_after=method.kill_after,
     )
 
 

@@ -74,6 +74,7 @@ class AttemptTask(Wire, frozen=True, kw_only=True):
     blobs: dict[str, bytes] = {}
     resources: dict[str, Any] = {}
     is_async: bool = False
+    kill_after: float | None = None  # seconds from a cancel or timeout until its process is killed; None: never
 
 
 class ConditionSpec(Wire, frozen=True):
@@ -148,6 +149,7 @@ class AttemptFailed(Wire, frozen=True, tag="failed", kw_only=True):
     retryable: bool = True
     worker: str = ""
     heartbeat: Heartbeat | None = None  # the last one, flushed on failure
+    may_have_run: bool = True  # False: it certainly never reached a worker, and can't be tried again as it is
 
 
 class AttemptReturned(Wire, frozen=True, tag="returned", kw_only=True):
@@ -171,3 +173,4 @@ HEARTBEAT_TIMEOUT = "HEARTBEAT_TIMEOUT"
 STARTED_ATTEMPT_INTERRUPTED = "STARTED_ATTEMPT_INTERRUPTED"
 WORKER_CRASHED = "WORKER_CRASHED"
 INVALID_RESULT = "INVALID_RESULT"
+VALUES_LOST = "VALUES_LOST"

@@ -37,5 +37,9 @@ class AttemptPort(Protocol):
     def run(self, task: AttemptTask) -> None:
         """Runs a reserved attempt whose start is recorded. The slot is free again when it has finished."""
 
+    def waiting_for(self, key: AttemptKey) -> str:
+        """What keeps an attempt from beginning that was given to `run`, in words; "" when it runs, or is not known here."""
+        ...
+
     def cancel(self, key: AttemptKey) -> None:
         """Asks a running attempt to stop, cooperatively. One that never began may be dropped."""

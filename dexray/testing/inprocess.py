@@ -9,6 +9,7 @@ from typing import Any
 
 from dex import Registry
 from dex.wire.service import AnswerT, Request
+from msgspec.structs import replace
 
 from dexray.attempts import run_async, run_sync
 from dexray.attempts.ids import message_id
@@ -17,6 +18,9 @@ from dexray.engine.clock import Blocking, BlockingInline
 from dexray.journal.interface import Journal
 from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptTask, Heartbeat
 from dexray.protocol.ports import AttemptSink
+
+WORKER = "in-process"
+"""The name of the worker in failures."""
 
 
 class _Reporter:
@@ -74,6 +78,8 @@ class LocalAttempts:
             self._running.pop(task.key, None)
             self.canceled.discard(task.key)
             self.release(task.flow_type, task.step_type, task.is_async)
+        if isinstance(result, AttemptFailed) and not result.worker:
+            result = replace(result, worker=WORKER)
         self.sink.attempt_finished(task.key, result)
 
     async def _result(self, task: AttemptTask) -> AttemptResult:
@@ -85,6 +91,9 @@ class LocalAttempts:
             return run_sync(task, self._registry(), reporter)
         except Exception as error:
             return AttemptFailed(error_type=type(error).__qualname__, detail=str(error), kind="WORKER_CRASHED")
+
+    def waiting_for(self, key: AttemptKey) -> str:
+        return ""
 
     def cancel(self, key: AttemptKey) -> None:
         task = self._running.get(key)

@@ -88,11 +88,12 @@ class Describer:
             raise FlowDefinitionError(
                 f"{where}: wait_for_failure takes a WaitForFailurePolicy, got {merged.wait_for_failure!r}"
             )
-        wait_for = self._method(where, "wait_for_", step.wait_for or step.execute, merged)
+        kill_after = self._kill_after(where, step, merged)
+        wait_for = self._method(where, "wait_for_", step.wait_for or step.execute, merged, kill_after)
         return StepSpec(
             step_type=step.step_type,
             wait_for=None if step.wait_for is None else wait_for,
-            execute=self._method(where, "execute_", step.execute, merged),
+            execute=self._method(where, "execute_", step.execute, merged, kill_after),
             proceed_on_wait_failure=merged.wait_for_failure is WaitForFailurePolicy.PROCEED,
             failure_route=self._route(where, merged.execute_failure, step.input_type, trail),
             resources=resource_spec(where, merged.resources),
@@ -123,7 +124,9 @@ class Describer:
 
     # Methods ---------------------------------------------------------------------------------------------------------
 
-    def _method(self, where: str, prefix: str, kind: HandlerKind, options: Any) -> MethodSpec:
+    def _method(
+        self, where: str, prefix: str, kind: HandlerKind, options: Any, kill_after: float | None = None
+    ) -> MethodSpec:
         """The options of one method; `prefix` begins their names in `options`."""
         durability = getattr(options, f"{prefix}durability")
         if not isinstance(durability, StepDurability):
@@ -143,7 +146,21 @@ class Describer:
             durability="" if durability is StepDurability.DEFAULT else durability.name,
             locks=self._locks(where, f"{prefix}lock_attributes", getattr(options, f"{prefix}lock_attributes")),
             load=self._loads(where, prefix, options),
+            kill_after=kill_after,
         )
+
+    def _kill_after(self, where: str, step: StepDefinition, options: StepOptions) -> float | None:
+        """Only synchronous handlers have a process of their own that may be killed."""
+        after = seconds(where, "kill_after", options.kill_after)
+        if not after:
+            return None
+        for method, kind in (("wait_for", step.wait_for), ("execute", step.execute)):
+            if kind is HandlerKind.ASYNC:
+                raise FlowDefinitionError(
+                    f"{where}: kill_after can't be kept, because {method} is asynchronous and shares its process with "
+                    "others: make it synchronous, or leave kill_after out and await something that can be cancelled"
+                )
+        return float(after)
 
     def _route(
         self,

@@ -9,9 +9,9 @@ safe, giving up is not.
 **The id.** A caller who gives no id gets a new one for each call, and the first send says so (`fresh`), which spares
 the service a look-up. An id of the caller's own may have been sent before: it is never fresh.
 
-**The start of a Flow** has a rule of its own: with `ignore_already_started` off, the same request id is answered with
-"already started". This is meant for a caller who starts twice, not for a reply lost on its way. So a repeat made here
-asks for the run that its first send may have started. Under another request id the answer stays "already started".
+**The start of a Flow** has a rule of its own: the reuse policy may answer the same request id with "already started",
+or let it start a second run. This is meant for a caller who starts twice, not for a reply lost on its way. So what a
+service remembers a start by is its `call_id`, new for each call and the same in all its repeats.
 
 **Long polls** are not limited by `request_timeout`: it counts only the time that the service was away. While it is
 away nobody can say whether the Flow has closed, so a LongPollTimeoutError is only ever raised by a service that was
@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -42,7 +42,6 @@ from dex.wire.service import (
     Request,
     ServiceError,
     ServiceFailure,
-    StartFlow,
     WaitForFlow,
 )
 
@@ -252,8 +251,6 @@ def _poll_of(request: Request[Any]) -> float:
 
 
 def _repeat(request: Request[AnswerT]) -> Request[AnswerT]:
-    if isinstance(request, StartFlow):
-        return cast(Request[AnswerT], replace(request, fresh=False, ignore_already_started=True))
     if getattr(request, "fresh", False):
         return replace(request, fresh=False)
     return request

@@ -4,7 +4,8 @@ A client knows a Flow by its id alone, so an Attribute, a Channel or a Stream is
 the very object must be registered by at least one of them, as with a Context. Values are encoded by the type that their
 definition declares, so that a mistake is found before anything is sent.
 
-Every write has a request id. One that is made here is `fresh`: nobody can have sent it before.
+Every write has a request id. One that is made here is `fresh`: nobody can have sent it before. A start under an id of
+the caller's own gets a `call_id` besides: to start twice under one id is not the same as to send one start twice.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class RequestBuilder:
                 value, None if start is None else start.input_type, f"input of Flow {flow_type!r}", blobs
             ),
             request_id=identity,
+            call_id="" if fresh else str(uuid4()),
             fresh=fresh,
             id_reuse_policy=options.id_reuse_policy.name,
             ignore_already_started=options.ignore_already_started,

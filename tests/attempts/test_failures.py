@@ -6,7 +6,14 @@ import asyncio
 
 import msgspec
 import pytest
-from dex.errors import FlowDefinitionError, InvalidStepResultError, ValueMappingError, retry_after
+from dex.errors import (
+    DexServiceError,
+    FlowDefinitionError,
+    InvalidStepResultError,
+    StatusCode,
+    ValueMappingError,
+    retry_after,
+)
 
 from dexray.attempts.failures import (
     DETAIL_LIMIT,
@@ -178,7 +185,13 @@ def test_a_damaged_retry_after_is_still_a_record() -> None:
 
 
 @pytest.mark.statement("D12")
-def test_only_a_value_that_is_too_large_is_not_retried() -> None:
+def test_a_feature_that_this_version_lacks_is_not_retried() -> None:
+    assert not failure_of(DexServiceError(StatusCode.UNIMPLEMENTED, "Streams are not available")).retryable
+    assert failure_of(DexServiceError(StatusCode.UNAVAILABLE, "call again")).retryable
+    assert failure_of(NotImplementedError()).retryable, "a user's own error is always tried again"
+
+
+def test_a_value_that_is_too_large_is_not_retried() -> None:
     assert failure_of(ValueMappingError("encode", "wrong type")).retryable
     too_large = ValueMappingError("encode", "70 MiB")
     too_large.too_large = True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from dex import Client, Registry
+from dex import Client, Flow, Registry
 from dex._portal import Portal
 from dex.wire.service import AnswerT, Request
 from typer.testing import CliRunner
@@ -26,7 +26,7 @@ from tests.cli import flows
 
 T = TypeVar("T")
 
-ALL_FLOWS = [flows.PriceFlow(), flows.RefusingFlow(), flows.approval_flow, flows.FragileFlow()]
+ALL_FLOWS: list[Flow[Any]] = [flows.PriceFlow(), flows.RefusingFlow(), flows.approval_flow, flows.FragileFlow()]
 
 
 @dataclass
@@ -129,6 +129,7 @@ def dexray(an_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 def shell(service: Any, monkeypatch: pytest.MonkeyPatch) -> Shell:
     made = Shell(service)
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(engine, "open_service", made.open_service)
     monkeypatch.setattr(engine, "connect", made.connect)
     return made

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
@@ -81,7 +81,7 @@ def run() -> Iterator[Callable[..., Command]]:
 def test_the_demo_ends_with_its_records_and_leaves_no_process(run: Callable[..., Command]) -> None:
     command = run("demo", "--json")
     out, err = command.end(200)
-    assert command.process.returncode == 0, err
+    assert (command.process.returncode, err) == (0, "")
     data = json.loads(out)
     outcomes = {record["reviewer"]: record["outcome"] for record in data["records"]}
     assert data["status"] == "COMPLETED"
@@ -126,5 +126,5 @@ def test_a_terminated_command_leaves_no_process_either(run: Callable[..., Comman
         pass
     command.process.terminate()
     command.end(60)
-    assert command.process.returncode in (143, 15)
+    assert command.process.returncode == 143
     assert command.left_behind() == []

@@ -147,10 +147,6 @@ class Owner:
             "cpu": time.process_time(),
         }
 
-    async def check_code(self, deployment_id: str) -> str | None:
-        assert self.attempts is not None
-        return await self.attempts.check_code(deployment_id)
-
     async def _until(self, is_so: Any, timeout: float, what: str) -> None:
         async with asyncio.timeout(timeout):
             while not is_so():

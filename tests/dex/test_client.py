@@ -157,6 +157,9 @@ async def test_a_request_id_of_the_caller_is_never_fresh() -> None:
     await client.start_flow(FLOW, "o", Order(3), StartFlowOptions(request_id="mine"))
     await client.start_flow(FLOW, "o", Order(3), request_id="mine")
     assert [(request.request_id, request.fresh) for request in service.requests] == [("mine", False)] * 2
+    first, second = (request.call_id for request in service.requests)
+    assert first, "two starts under one id are two calls"
+    assert first != second
 
 
 async def test_two_request_ids_for_one_start_are_refused() -> None:
@@ -299,12 +302,13 @@ async def test_a_value_above_the_limit_of_the_client_is_refused_with_size_limit_
     assert service.requests == []
 
 
-async def test_a_repeated_start_carries_the_id_of_the_first_send() -> None:
+@pytest.mark.parametrize("request_id", [None, "mine"])
+async def test_a_repeated_start_carries_the_ids_of_the_first_send(request_id: str | None) -> None:
     client, service = client_of(unavailable(), Started(run_id="r"))
-    assert await client.start_flow(FLOW, "o", Order(3)) == "r"
+    assert await client.start_flow(FLOW, "o", Order(3), request_id=request_id) == "r"
     first, second = service.requests
-    assert first.request_id == second.request_id
-    assert (first.fresh, second.fresh) == (True, False)
+    assert (first.request_id, first.call_id) == (second.request_id, second.call_id)
+    assert (first.fresh, second.fresh) == (request_id is None, False)
 
 
 # Channels and Attributes ----------------------------------------------------------------------------------------------

@@ -56,12 +56,12 @@ async def test_an_unavailable_service_is_asked_again_with_the_same_id_and_no_lon
     assert second == third == Publish(flow_id="f", channel="c", values=(b"1",), request_id="id-1", fresh=False)
 
 
-async def test_a_repeated_start_asks_for_the_run_that_its_first_send_may_have_made() -> None:
+async def test_a_repeated_start_is_known_as_the_call_of_its_first_send() -> None:
     service = ScriptedService(unavailable(), Started(run_id="r"))
     assert (await caller_of(service, VirtualTime()).call(start())).run_id == "r"
     first, second = service.requests
     assert (first.fresh, first.ignore_already_started) == (True, False)
-    assert (second.fresh, second.ignore_already_started, second.request_id) == (False, True, "id-1")
+    assert (second.fresh, second.ignore_already_started, second.request_id) == (False, False, "id-1")
 
 
 async def test_pauses_double_from_50_ms_up_to_a_second() -> None:

@@ -163,6 +163,14 @@ class TestLeases:
         journal.acquire_lease("cluster", "dead", 20.0, now=10.0)
         assert journal.acquire_lease("cluster", "b", 30.0, now=11.0, take_from="dead") == Lease("cluster", "b", 30.0)
 
+    def test_a_lease_is_found_without_taking_it(self, journal: Journal, another: OpenJournal) -> None:
+        other = another()
+        assert other.find_lease("cluster") is None
+        journal.acquire_lease("cluster", "a", 20.0, now=10.0)
+        assert other.find_lease("cluster") == Lease("cluster", "a", 20.0)
+        journal.release_lease("cluster", "a")
+        assert other.find_lease("cluster") is None
+
     def test_only_its_holder_gives_a_lease_back(self, journal: Journal) -> None:
         journal.acquire_lease("cluster", "a", 20.0, now=10.0)
         journal.release_lease("cluster", "b")

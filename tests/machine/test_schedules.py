@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from dex.wire.specs import FlowSpec, LoadSpec, MethodSpec, RetrySpec, StepSpec, TimeoutHandlerSpec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -473,5 +474,6 @@ class Schedules(RuleBasedStateMachine):
             assert not bench.flow.state.completing
 
 
+@pytest.mark.timeout(7200)  # for the deep profile
 def test_any_flow_under_any_schedule_keeps_its_rules_and_comes_to_its_end() -> None:
     run_state_machine_as_test(Schedules, settings=examples(250, stateful_step_count=35))

@@ -92,6 +92,10 @@ class StepOptions:
     …_durability: overrides that of the FlowConfig. …_lock_attributes: locks held during each attempt of the method.
     …_load_…: AttributeMap values and pending messages that the method reads. resources: what the handlers need of a
       node.
+    kill_after: kills the worker process of a handler that has not returned so long after its cancellation or timeout
+      (whole seconds, at least 1; None or zero: never). Stopping is cooperative: without it, a handler that does not
+      listen keeps its CPU until it returns. A kill runs no `finally` and no exit hook, and the attempts of such a Step
+      share no process with others. For synchronous handlers on a cluster only: an asynchronous one shares its process.
     """
 
     wait_for_method_timeout: timedelta | None = None
@@ -116,6 +120,7 @@ class StepOptions:
     execute_load_channel_map_instances: tuple[ChannelMapLoad, ...] = ()
     resources: StepResources | None = None
     execute_failure: ExecuteFailureRoute | None = None
+    kill_after: timedelta | None = None
 
     def on_execute_failure_proceed_to(
         self, step: type[Step[Any]] | Step[Any], options: StepOptions | None = None

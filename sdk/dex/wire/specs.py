@@ -57,6 +57,7 @@ class MethodSpec(Spec, frozen=True, kw_only=True):
     durability: str = ""  # "", SYNC or ASYNC; "" asks the FlowConfig
     locks: tuple[str, ...] = ()
     load: LoadSpec = LoadSpec()
+    kill_after: float | None = None  # seconds; None: a handler that does not stop is left alone
 
 
 class FailureRoute(Spec, frozen=True, kw_only=True):

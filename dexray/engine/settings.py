@@ -1,0 +1,35 @@
+"""What an owner can be told, and what it tells of its load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """checkpoint_records / checkpoint_bytes: how long a tail may grow before a checkpoint rides with a record.
+    idle_flows: how many Flows that only wait are kept in memory. outage_patience: seconds until a call that waits for
+    the database fails as UNAVAILABLE. returned_delay: seconds before an attempt that a worker gave back because of its
+    code is handed out again. recovery_width: how many Flows are loaded at once when an owner starts. active_flows: how
+    many Flows may have Steps under way at the same time (0: no bound); the others wait for their turn. A Flow that
+    comes to only wait (for a message, a Timer, a retry or its code) gives its place back."""
+
+    checkpoint_records: int = 200
+    checkpoint_bytes: int = 256 * 1024
+    idle_flows: int = 2_000
+    outage_patience: float = 10.0
+    returned_delay: float = 2.0
+    recovery_width: int = 32
+    active_flows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """active: Flows with Steps under way; lasting: those of them older than a moment; queued: those that wait for a
+    place."""
+
+    active: int
+    lasting: int
+    queued: int
+    in_memory: int
+    attempts: int

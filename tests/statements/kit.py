@@ -1,0 +1,45 @@
+"""Flows in one line, and what tests ask of results and histories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dex import Flow, FlowResult, HistoryEvent, PersistenceSchema, Step, StepList
+from tests.world import World
+
+
+class Made(Flow[Any]):
+    """A Flow of these Steps, the first of which starts it. `has`: its Attributes and Channels."""
+
+    def __init__(self, *steps: Step[Any], has: Iterable[Any] = (), name: str = "Made") -> None:
+        self.steps = steps
+        self.has = tuple(has)
+        self.name = name
+
+    def get_flow_type(self) -> str:
+        return self.name
+
+    def get_steps(self) -> StepList[Any]:
+        return StepList.start_step(self.steps[0]).other_steps(*self.steps[1:])
+
+    def get_persistence_schema(self) -> PersistenceSchema:
+        return PersistenceSchema.of(*self.has)
+
+
+def outputs(result: FlowResult, value_type: type[Any] = Any) -> list[tuple[str, Any]]:  # type: ignore[assignment]
+    """The outputs with the Step executions they are of; None where there is none."""
+    return [
+        (completion.step_execution_id, completion.decode(value_type) if completion.has_output else None)
+        for completion in result.completions
+    ]
+
+
+async def events(world: World, name: str, *kinds: str) -> list[HistoryEvent]:
+    """The events of these kinds in a Flow's history, in order."""
+    return [event for event in await world.history(name) if event.kind in kinds]
+
+
+async def steps_of(world: World, name: str, kind: str) -> list[str]:
+    """The Step executions that events of a kind are about, in order."""
+    return [event.step_execution_id for event in await events(world, name, kind)]
