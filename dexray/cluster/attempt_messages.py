@@ -1,7 +1,7 @@
 """What owners and worker processes say to each other about attempts.
 
-An owner (`RayAttempts` inside a FlowActor) hands attempts out in **lots**: one Ray task, or one call to an
-async worker, with one or more attempts. Each hand-out has a token, a number that is never used twice in one
+An owner (`RayAttempts` inside a FlowActor) hands attempts out in **lots** of one or more: as a Ray task, over
+the lane of a Ray task that is there already, or by a call to an async worker. Each hand-out has a token, a number that is never used twice in one
 life of the owner. The same attempt may be handed out again after it was returned unstarted; its new token
 keeps a late word about the old hand-out from touching the new one. A life of an owner has a random number
 too, because a restarted actor keeps its handle and would hear what was meant for its former self.
@@ -40,6 +40,8 @@ class Lot(Message, frozen=True):
     handed: tuple[Handed, ...]
     sent_at: float  # seconds since the epoch by the owner's clock
     announce: bool = False  # these attempts are not known to be short: tell at once that they have begun
+    number: int = 0  # of the lot
+    may_stay: bool = False  # its Ray task may become a lane
 
 
 class _HandedOut(Message, frozen=True):
@@ -54,6 +56,8 @@ class _LotOut(Message, frozen=True):
     handed: tuple[_HandedOut, ...]
     sent_at: float
     announce: bool
+    number: int
+    may_stay: bool
 
 
 class Finished(Message, frozen=True):
@@ -109,10 +113,17 @@ def encode_task(task: AttemptTask) -> bytes:
     return _encoder.encode(task)
 
 
-def encode_lot(life: int, tasks: Mapping[int, bytes], sent_at: float, announce: bool) -> bytes:
+def encode_lot(
+    life: int,
+    tasks: Mapping[int, bytes],
+    sent_at: float,
+    announce: bool,
+    number: int = 0,
+    may_stay: bool = False,
+) -> bytes:
     """A `Lot` of encoded tasks by token."""
     handed = tuple(_HandedOut(token, Raw(task)) for token, task in tasks.items())
-    return _encoder.encode(_LotOut(life, handed, sent_at, announce))
+    return _encoder.encode(_LotOut(life, handed, sent_at, announce, number, may_stay))
 
 
 def resource_signature(resources: Mapping[str, Any]) -> bytes:

@@ -1,7 +1,13 @@
 """Connecting: find or start Ray, find or start the engine, deploy the code, hand out a Client.
 
-With no address this joins a running Ray if there is one, else it starts one inside this process's life (embedded): it ends with `close()`, with the
-process, or with Ctrl-C. Flows are not lost by that: the next connect to the same database goes on with them.
+Which Ray is used, and when an embedded one ends, is said in `dexray.cluster.ray_session`. Flows are not lost with it:
+the next connect to the same database goes on with them.
+
+    connect(registry)                                    Directory.open
+      pack the code (definition errors start nothing)      make the FlowActors' processes
+      find or start Ray                                    take the lease on the database
+      find or make the Directory  ------------------>      try the code on a worker, beside both
+      Client  <--------------------------------------      tell the FlowActors to begin, deploy
 """
 
 from __future__ import annotations
@@ -10,12 +16,11 @@ import asyncio
 import logging
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,13 +28,13 @@ import msgspec
 import ray
 from dex import AsyncClient, Client, ClientOptions, DexServiceError, FlowDefinitionError, Registry, StatusCode
 from dex.wire.service import AnswerT, FlowService, Request
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from dexray.attempts import pack_registry
-from dexray.cluster.directory import find_or_make_directory
-from dexray.cluster.protocol import EngineConfig, Failed, decode_reply, decode_view
+from dexray.cluster.protocol import BadCode, ClusterView, EngineConfig, Failed, Ok, decode_reply, decode_view
+from dexray.cluster.ray_session import Stay, session
 from dexray.cluster.service import ClusterService
-from dexray.settings import Settings, resolve
+from dexray.settings import Settings, Sourced, resolve
 
 logger = logging.getLogger("dexray")
 
@@ -49,27 +54,26 @@ def connect(
     Args:
         registry: the Flows to deploy. Their newest code runs from now on, for Flows that are under way too.
         database: URL or path of the database. Default: SQLite under `$DEXRAY_HOME` (`~/.dexray`).
-        address: address of a Ray cluster, or "local" for an embedded one. Default: the Ray that is running here,
-            else an embedded one.
+        address: address of a Ray cluster, or "local" for an embedded one. Default: the Ray that this process is
+            connected to, else the one whose engine works on the database, else the one that was started on this
+            machine with `ray start`, else an embedded one.
         namespace: Ray namespace of the engine, default "dexray". One namespace is one engine on one database.
-        settings: any other setting of `dexray.settings.Settings`.
+        settings: any other setting of `dexray.settings.Settings`. Those of an engine count when it is started; who
+            joins one later works with the settings that it has.
 
     Raises:
         SettingsError: a setting is unknown or can't be used.
-        FlowDefinitionError: the code can't be packed, or does not load on a worker.
+        FlowDefinitionError: the code can't be packed, or does not load on a worker. Nothing is deployed then.
         DexServiceError: the engine can't work: FAILED_PRECONDITION says why (another engine uses the database, ...).
+
+    An embedded Ray ends when the last client of this process is closed, or with the process.
 
     Example:
         >>> with dexray.connect(Registry([OrderFlow()])) as client:          # doctest: +SKIP
         ...     client.start_flow(order_flow, "order-7", Order(...))
     """
-    engine = Engine.open(_arguments(database, address, namespace, settings))
-    try:
-        engine.deploy(registry)
-        return Client(registry, _Service(engine), _client_options(engine.settings))
-    except BaseException:
-        engine.close()
-        raise
+    engine = Engine.open(_arguments(database, address, namespace, settings), registry)
+    return Client(registry, _Service(engine), _client_options(engine.settings))
 
 
 async def connect_async(
@@ -82,13 +86,13 @@ async def connect_async(
 ) -> AsyncClient:
     """As `connect`, for asynchronous code: `async with await dexray.connect_async(registry) as client:`."""
     arguments = _arguments(database, address, namespace, settings)
-    engine = await asyncio.to_thread(Engine.open, arguments)
+    opening = _Opening(lambda: Engine.open(arguments, registry))
     try:
-        await asyncio.to_thread(engine.deploy, registry)
-        return AsyncClient(registry, _Service(engine), _client_options(engine.settings))
-    except BaseException:
-        await asyncio.to_thread(engine.close)
+        engine = await asyncio.to_thread(opening.run)
+    except asyncio.CancelledError:
+        opening.give_up()
         raise
+    return AsyncClient(registry, _Service(engine), _client_options(engine.settings))
 
 
 def open_service(
@@ -98,12 +102,16 @@ def open_service(
     namespace: str | None = None,
     **settings: Any,
 ) -> Engine:
-    """The engine without a Registry, for tools: a FlowService and a context manager."""
+    """The engine without a Registry, for tools: a FlowService and a context manager. Flows that are under way go on: the
+    database has their code.
+    """
     return Engine.open(_arguments(database, address, namespace, settings))
 
 
 def default_service() -> FlowService:
-    """What a Client works with when it was given no service: the engine that the settings name, without deploying anything."""
+    """What a Client works with when it was given no service: the engine that the settings name, without deploying
+    anything.
+    """
     return _Service(Engine.open({}))
 
 
@@ -114,44 +122,42 @@ def _arguments(
 
 
 def _client_options(settings: Settings) -> ClientOptions:
-    return ClientOptions(request_timeout=timedelta(seconds=settings.request_timeout), owns_service=True)
+    return ClientOptions(
+        request_timeout=timedelta(seconds=settings.request_timeout),
+        max_value_bytes=settings.max_value_bytes,
+        owns_service=True,
+    )
 
 
-@dataclass
+@dataclass(eq=False)
 class Engine:
-    """A connection to the engine of a namespace: a FlowService. `embedded` tells that Ray itself ends with it."""
+    """A connection to the engine of a namespace: a FlowService."""
 
     settings: Settings
     service: ClusterService
-    directory: Any
-    embedded: bool
+    stay: Stay
     closed: bool = False
 
     @classmethod
-    def open(cls, arguments: dict[str, Any]) -> Engine:
-        settings, _ = resolve(arguments)
-        embedded = start_ray(settings)
+    def open(cls, arguments: dict[str, Any], registry: Registry | None = None) -> Engine:
+        """Finds or starts the engine, and deploys a Registry."""
+        settings, sourced = resolve(arguments)
+        code, deployment_id, spec = (b"", "", None) if registry is None else pack_registry(registry)
+        stay = session.enter(settings, meanwhile=_load_engine)
         try:
             config = engine_config(settings)
-            directory = find_or_make_directory(config)
-            reply = decode_reply(_get(directory.ready.remote(msgspec.msgpack.encode(config)), READY_TIMEOUT))
-            if isinstance(reply, Failed):
-                raise DexServiceError(StatusCode[reply.failure.code], reply.failure.detail, operation="connect")
-            view = decode_view(reply.answer)  # type: ignore[union-attr]
-            return cls(settings, ClusterService(directory, settings.namespace, view), directory, embedded)
+            deployment = (msgspec.msgpack.encode(spec), code, settings.code_check) if spec is not None else ()
+            directory, view = _open_directory(config, deployment, deployment_id, stay)
+            _warn_of_other_settings(view, sourced)
+            return cls(settings, ClusterService(directory, settings.namespace, view), stay)
         except BaseException:
-            if embedded:
-                ray.shutdown()
+            stay.leave()
             raise
 
-    def deploy(self, registry: Registry) -> str:
-        code, deployment_id, spec = pack_registry(registry)
-        _get(self.directory.deploy.remote(msgspec.msgpack.encode(spec), code), READY_TIMEOUT)
-        if self.settings.code_check:
-            problem = _get(self.directory.check_code.remote(deployment_id), READY_TIMEOUT)
-            if problem:
-                raise FlowDefinitionError(f"the code does not load on a worker: {problem}")
-        return deployment_id
+    @property
+    def embedded(self) -> bool:
+        """Ray itself ends with the last engine of this process."""
+        return self.stay.embedded
 
     async def call(self, request: Request[AnswerT]) -> AnswerT:
         return await self.service.call(request)
@@ -161,16 +167,12 @@ class Engine:
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Leaves the engine. An embedded one ends in order; its Flows go on at the next connect to the same database."""
-        if self.closed:
-            return
-        self.closed = True
-        if self.embedded:
-            try:
-                _get(self.directory.shutdown.remote(), 20.0)
-            except DexServiceError as error:
-                logger.warning("the engine did not end in order, which harms no Flow: %s", error)
-            ray.shutdown()
+        """Leaves the engine. An embedded one ends in order with its last client in this process; its Flows go on at the
+        next connect to the same database.
+        """
+        if not self.closed:
+            self.closed = True
+            self.stay.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -181,91 +183,120 @@ class Engine:
         self.close()
 
 
+def _load_engine() -> None:
+    """Takes a second of imports, and is done while Ray starts."""
+    import dexray.cluster.directory  # noqa: F401
+
+
 def engine_config(settings: Settings) -> EngineConfig:
-    cpus = int(
-        ray.cluster_resources().get(  # type: ignore[no-untyped-call]
-            "CPU", 1
-        )
-    )
+    untyped: Any = ray
+    cpus = int(untyped.cluster_resources().get("CPU", 1))
     most = settings.max_flow_actors or min(16, max(2, cpus))
+    address = str(ray.get_runtime_context().gcs_address)
     return EngineConfig(
-        database_url=absolute(settings.database_url),
+        database_url=settings.database_url,
         namespace=settings.namespace,
         flow_actors=settings.flow_actors,
         max_flow_actors=max(most, settings.flow_actors),
         flows_per_actor=settings.flows_per_actor,
         lease_seconds=settings.lease_seconds,
         idle_flows=settings.idle_flows,
-        cluster_id=f"{ray.get_runtime_context().gcs_address}/{settings.namespace}/{_session()}",
+        cluster_id=f"{address}/{settings.namespace}/{_session_name()}",
+        address=address,
     )
 
 
-def _session() -> str:
+def _session_name() -> str:
     node = ray._private.worker.global_worker.node
     return str(node.session_name) if node is not None else str(uuid.uuid4())
 
 
-def absolute(database: str) -> str:
-    """A path that means the same in every process of the engine."""
-    if "://" in database:
-        return database
-    return str(Path(database).expanduser().absolute())
+def _open_directory(
+    config: EngineConfig, deployment: tuple[Any, ...], deployment_id: str, stay: Stay
+) -> tuple[Any, ClusterView]:
+    """The Directory, when the engine works. One that is ending while we come is waited for, and made anew."""
+    from dexray.cluster.directory import find_or_make_directory
+
+    deadline = time.monotonic() + READY_TIMEOUT
+    while True:
+        try:
+            directory = find_or_make_directory(config)
+            stay.before_end = _ending(directory)
+            answer = ray.get(
+                directory.open.remote(msgspec.msgpack.encode(config), *deployment),
+                timeout=max(1.0, deadline - time.monotonic()),
+            )
+        except RayActorError as error:
+            if time.monotonic() > deadline or "creation task" in str(error):
+                raise _unavailable(error) from error
+            time.sleep(0.2)
+            continue
+        except (RayError, ValueError) as error:
+            raise _unavailable(error) from error
+        match decode_reply(answer):
+            case Ok(answer=view):
+                return directory, decode_view(view)
+            case BadCode(reason=reason):
+                raise FlowDefinitionError(f"the code does not load on a worker, so it was not deployed: {reason}")
+            case Failed(failure=failure):
+                raise DexServiceError(StatusCode[failure.code], failure.detail, operation="connect")
+            case other:
+                raise DexServiceError(StatusCode.INTERNAL, f"the Directory answered {other}", operation="connect")
 
 
-def start_ray(settings: Settings) -> bool:
-    """Joins or starts Ray. True when it was started here, and ends with us."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if ray.is_initialized():
-        return False
-    quiet: dict[str, Any] = {"namespace": settings.namespace, "log_to_driver": False, "logging_level": logging.WARNING}
-    try:
-        if settings.address and settings.address != "local":
-            _in_lasting_thread(lambda: ray.init(settings.address, **quiet))
-            return False
-        if not settings.address and _ray_is_running():
-            _in_lasting_thread(lambda: ray.init("auto", **quiet))
-            return False
-        cpus = settings.num_cpus or os.cpu_count() or 1
-        _in_lasting_thread(lambda: ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet))
-        return True
-    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
-        raise DexServiceError(
-            StatusCode.UNAVAILABLE,
-            f"Ray at {settings.address or 'this machine'} can't be reached or started: {error}",
-            operation="connect",
-        ) from error
+def _ending(directory: Any) -> Callable[[float], None]:
+    def end(seconds: float) -> None:
+        try:
+            ray.get(directory.shutdown.remote(), timeout=seconds)
+            ray.kill(directory)
+        except RayError as error:
+            logger.warning("the engine did not end in order, which harms no Flow: %s", error)
+
+    return end
 
 
-_lasting_thread: list[ThreadPoolExecutor] = []
+def _unavailable(error: Exception) -> DexServiceError:
+    if isinstance(error, GetTimeoutError):
+        detail = f"the engine did not come up within {READY_TIMEOUT:g} s: the cluster may lack room for its processes"
+    else:
+        detail = f"the engine does not answer: {error}"
+    return DexServiceError(StatusCode.UNAVAILABLE, detail, operation="connect")
 
 
-def _in_lasting_thread(call: Callable[[], object]) -> None:
-    """Ray's processes end with the thread that started them (the kernel's PR_SET_PDEATHSIG): it has to be one that lasts."""
-    if threading.current_thread() is threading.main_thread():
-        call()
-        return
-    if not _lasting_thread:
-        _lasting_thread.append(ThreadPoolExecutor(max_workers=1, thread_name_prefix="dexray-ray"))
-    _lasting_thread[0].submit(call).result()
+def _warn_of_other_settings(view: ClusterView, sourced: list[Sourced]) -> None:
+    asked_for = {setting.name for setting in sourced if setting.source != "default"}
+    ignored = [name for name in view.other_settings if name in asked_for]
+    if ignored:
+        logger.warning(
+            "the engine was started with another %s, which stays in force until it is started again",
+            " and ".join(ignored),
+        )
 
 
-def _ray_is_running() -> bool:
-    if os.environ.get("RAY_ADDRESS"):
-        return True
-    try:
-        return bool(ray._private.services.find_gcs_addresses())  # type: ignore[no-untyped-call]
-    except Exception as error:
-        logger.debug("looking for a running Ray: %s", error)
-        return False
+class _Opening:
+    """Opens an engine in a thread, for a caller who may have been cancelled when it is open."""
 
+    def __init__(self, open: Callable[[], Engine]) -> None:
+        self._open = open
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._given_up = False
 
-def _get(reference: Any, seconds: float) -> Any:
-    try:
-        return ray.get(reference, timeout=seconds)
-    except RayError as error:
-        raise DexServiceError(
-            StatusCode.UNAVAILABLE, f"the engine does not answer: {error}", operation="connect"
-        ) from error
+    def run(self) -> Engine:
+        engine = self._open()
+        with self._lock:
+            self._engine = engine
+            given_up = self._given_up
+        if given_up:
+            engine.close()
+        return engine
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._given_up = True
+            engine = self._engine
+        if engine is not None:
+            threading.Thread(target=engine.close, name="dexray-close").start()
 
 
 class _Service:

@@ -1,8 +1,15 @@
 """The Directory: which FlowActors there are, and who owns what nobody else claims.
 
-A detached, named actor. It keeps the lease on the database, makes the FlowActors, grows their pool, stores deployments, and moves Flows whose owner is
-not in the pool any more. It keeps nothing that the database and the living actors can't give back: when its process dies, Ray starts it
-again and it begins anew. Clients ask it for a `ClusterView` and find their way by that: a FlowActor that does not own a Flow says who does.
+A detached, named actor. It keeps the lease on the database, makes the FlowActors, grows their pool, stores deployments,
+and moves Flows whose owner is not in the pool any more. It keeps nothing that the database and the living actors can't
+give back: when its process dies, Ray starts it again and it begins anew. Clients ask it for a `ClusterView` and find
+their way by that: a FlowActor that does not own a Flow says who does.
+
+How an engine begins: the FlowActors' processes start at once, beside the lease and the check of the code that a client
+brought along; when the lease is ours they are told to begin. A FlowActor that Ray starts again later needs no word.
+
+How it ends: `shutdown`, for an engine that is to end in order; or by itself, when the database belongs to another
+engine. Then nothing of it stays behind in Ray, and the next connect makes a new one.
 """
 
 from __future__ import annotations
@@ -11,7 +18,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,13 +26,27 @@ import msgspec
 import ray
 from dex.wire.service import ServiceFailure
 from dex.wire.specs import DeploymentSpec
+from msgspec.structs import replace
+from ray.exceptions import RayActorError
 
 from dexray.cluster import lease as leases
+from dexray.cluster.code_check import why_not_loadable
 from dexray.cluster.flow_actor import FlowActor
-from dexray.cluster.protocol import ActorLoad, ClusterView, EngineConfig, Failed, Ok, encode, flow_actor_name
+from dexray.cluster.protocol import (
+    DIRECTORY,
+    ActorLoad,
+    BadCode,
+    ClusterView,
+    EngineConfig,
+    Failed,
+    Ok,
+    encode,
+    flow_actor_name,
+)
 from dexray.engine.clock import BlockingThread
 from dexray.journal import open_journal
-from dexray.journal.interface import JournalUnavailable, Lease, StoredDeployment
+from dexray.journal.interface import Journal, JournalRefused, JournalUnavailable, Lease, StoredDeployment
+from dexray.settings import masked
 
 logger = logging.getLogger("dexray.cluster.directory")
 
@@ -33,6 +54,8 @@ T = TypeVar("T")
 
 LOOK_EVERY = 1.0  # seconds between looks at the actors' loads
 GROW_AFTER = 5  # looks in a row that have to find long-lived Flows sharing
+DYING = 4.0  # seconds that the holder of the lease may go on when its cluster was killed
+ACTOR_PATIENCE = 30.0  # seconds for a FlowActor that is being started again to take a call
 
 
 class Refused(Exception):
@@ -42,64 +65,94 @@ class Refused(Exception):
 class Directory:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
-        self._journal = open_journal(config.database_url)
+        self._journal: Journal | None = None
         self._blocking = BlockingThread("dexray-directory-journal")
-        self._holder = leases.this_process(config.cluster_id)
+        self._holder = leases.this_process(config.cluster_id, address=config.address, namespace=config.namespace)
         self._actors: dict[str, Any] = {}
         self._loads: dict[str, ActorLoad] = {}
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._sharing = 0
         self._growing = asyncio.Lock()
+        self._deploying = asyncio.Lock()
+        self._checked: set[str] = set()
+        self._ended = ""
+        for index in range(config.flow_actors):
+            self._make_actor(index)
         # After a restart nobody calls: the actor calls itself, so that the lease goes on.
         ray.get_runtime_context().current_actor.ready.remote(msgspec.msgpack.encode(config))
 
-    # Beginning ----------------------------------------------------------------------------------------------------------
+    # Beginning --------------------------------------------------------------------------------------------------------
+
+    async def open(self, config: bytes, spec: bytes = b"", code: bytes = b"", check: bool = True) -> bytes:
+        """`ready`, and deploys what a client brought along. `BadCode` when a worker can't load it: then the deployment
+        that was in force still is.
+        """
+        checking = asyncio.ensure_future(self._why_not_loadable(spec, code)) if spec and check else None
+        try:
+            answer = await self.ready(config)
+            if spec and isinstance(msgspec.msgpack.decode(answer, type=Ok | Failed), Ok):
+                reason = await checking if checking is not None else ""
+                if reason:
+                    return encode(BadCode(reason))
+                await self._deploy(spec, code)
+            return answer
+        finally:
+            if checking is not None:
+                checking.cancel()
 
     async def ready(self, config: bytes) -> bytes:
         """Waits until the engine works. Answers `Ok(ClusterView)`, or `Failed` with the reason why it can't."""
         wanted = msgspec.msgpack.decode(config, type=EngineConfig)
         if wanted.database_url != self._config.database_url:
             return _failed(
-                f"the engine in namespace {self._config.namespace!r} works on another database "
-                f"({_masked(self._config.database_url)}); connect with that one, or give another namespace"
+                f"the engine in namespace {self._config.namespace!r} works on the database "
+                f"{masked(self._config.database_url)}, not on {masked(wanted.database_url)}: "
+                "give another namespace=..., or leave the database to the engine that is there"
             )
+        if self._ended:
+            return _failed(self._ended)
         if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
             self._starting = asyncio.get_running_loop().create_task(self._start())
         try:
             await asyncio.shield(self._starting)
-        except Refused as refused:
+        except (Refused, JournalRefused) as refused:
+            self._end(str(refused))
             return _failed(str(refused))
         except Exception as error:
             logger.exception("the engine can't start")
-            return _failed(f"the engine can't start: {type(error).__name__}: {error}")
-        return self._view()
+            return _failed(f"the engine can't start: {type(error).__name__}: {masked(error)}", "UNAVAILABLE")
+        return self._view(other_settings=self._config.differences(wanted))
 
     async def _start(self) -> None:
-        await self._journal_call(self._journal.migrate)
-        await self._take_lease()
-        for index in range(self._config.flow_actors):
-            self._make_actor(index)
+        if self._journal is None:
+            self._journal = await self._patiently(lambda: open_journal(self._config.database_url))
+        await self._patiently(self._journal.migrate)
+        await self._take_lease(self._journal)
         self._find_actors()
-        await asyncio.gather(*(actor.begin.remote() for actor in self._actors.values()))
-        await self._adopt()
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        await asyncio.gather(*(self._tell(name, "begin") for name in self._actors))
+        await self._adopt(self._journal)
+        self._watching = asyncio.get_running_loop().create_task(self._watch(self._journal))
 
-    async def _take_lease(self) -> None:
-        deadline = time.monotonic() + self._config.lease_seconds + 1.0
+    async def _take_lease(self, journal: Journal) -> None:
+        began = time.monotonic()
         while True:
-            found = await self._journal_call(self._acquire)
+            found = await self._acquire(journal)
             if found.holder == self._holder:
                 return
-            if time.monotonic() > deadline:
+            # A process that was killed with its cluster may be seen for a moment longer.
+            patience = min(DYING, self._config.lease_seconds) if leases.is_alive(found) else self._config.lease_seconds
+            if time.monotonic() - began > patience + 0.5:
                 raise Refused(
-                    f"the database {_masked(self._config.database_url)} is in use by {leases.describe(found)}: join its Ray "
-                    "cluster with address=..., or give another database"
+                    f"the database {masked(self._config.database_url)} is in use by {leases.describe(found)}: "
+                    "connect without an address to join it, or with its address and namespace, or end it; "
+                    "or give another database"
                 )
             await asyncio.sleep(0.5)
 
-    def _acquire(self) -> Lease:
-        return leases.acquire(self._journal, self._holder, seconds=self._config.lease_seconds, now=time.time())
+    async def _acquire(self, journal: Journal) -> Lease:
+        seconds = self._config.lease_seconds
+        return await self._patiently(lambda: leases.acquire(journal, self._holder, seconds=seconds, now=time.time()))
 
     def _make_actor(self, index: int) -> str:
         """Makes a FlowActor, or takes it over when it lives. Making is asynchronous: calls to it wait."""
@@ -119,76 +172,119 @@ class Directory:
             self._actors[flow_actor_name(index)] = actor
             self._loads.setdefault(flow_actor_name(index), ActorLoad(flow_actor_name(index)))
 
-    async def _adopt(self) -> None:
+    async def _adopt(self, journal: Journal) -> None:
         """Open Flows whose owner is not in the pool get one that is, spread evenly."""
-        owners = await self._journal_call(self._journal.owners_of_open_runs)
+        owners = await self._patiently(journal.owners_of_open_runs)
         pool = list(self._actors)
         turn = 0
+        adopting: set[str] = set()
         for owner in owners:
             if owner in self._actors:
                 continue
             while True:
                 to = pool[turn % len(pool)]
                 turn += 1
-                moved = await self._journal_call(partial(self._journal.reassign, owner, to, 200))
+                moved = await self._patiently(partial(journal.reassign, owner, to, 200))
                 if not moved:
                     break
-                self._actors[to].resume.remote(moved)
+                adopting.add(to)
                 logger.info("%d Flows of %s now belong to %s", len(moved), owner, to)
+        await asyncio.gather(*(self._tell(name, "adopt") for name in adopting))
 
-    # Work ---------------------------------------------------------------------------------------------------------------
+    # Work -------------------------------------------------------------------------------------------------------------
 
     async def view(self) -> bytes:
         return self._view()
 
     async def place(self) -> bytes:
-        """For Flows that must not share: a view after the pool has grown by one, if it may."""
+        """For Flows that must not share: a view that names the FlowActor with the most room, after the pool has grown
+        by one if there was none and it may. The room is taken: the next call gets other room.
+        """
         async with self._growing:
-            if all(load.active >= 1 for load in self._loads.values()):
+            if all(load.active + load.queued >= 1 for load in self._loads.values()):
                 await self._grow()
-        return self._view()
+            placed = min(self._loads.values(), key=lambda load: load.active + load.queued)
+            self._loads[placed.name] = replace(placed, active=placed.active + 1)
+        return self._view(placed=placed.name)
 
-    async def deploy(self, spec: bytes, code: bytes) -> bytes:
-        """Stores a deployment, and makes it the newest of its Flow types on every FlowActor."""
+    async def _why_not_loadable(self, spec: bytes, code: bytes) -> str:
+        deployment_id = msgspec.msgpack.decode(spec, type=DeploymentSpec).deployment_id
+        if deployment_id in self._checked:
+            return ""
+        reason = await why_not_loadable(code, deployment_id)
+        if not reason:
+            self._checked.add(deployment_id)
+        return reason
+
+    async def _deploy(self, spec: bytes, code: bytes) -> None:
+        """Stores a deployment, and makes it the newest of its Flow types on every FlowActor, in one order for all."""
         deployment = msgspec.msgpack.decode(spec, type=DeploymentSpec)
         stored = StoredDeployment(deployment.deployment_id, time.time(), spec, code)
-        await self._journal_call(lambda: self._journal.put_deployment(stored, list(deployment.flows)))
-        await asyncio.gather(*(actor.deploy.remote(spec) for actor in self._actors.values()))
-        return encode(Ok(b""))
+        journal = self._journal
+        assert journal is not None
+        async with self._deploying:
+            await self._patiently(lambda: journal.put_deployment(stored, list(deployment.flows)))
+            await asyncio.gather(*(self._tell(name, "deploy", spec) for name in self._actors))
 
-    async def check_code(self, deployment_id: str) -> str:
-        """Loads a deployment on a worker; "" or why that fails."""
-        actor = next(iter(self._actors.values()))
-        return str(await actor.check_code.remote(deployment_id))
-
-    async def shutdown(self) -> None:
-        """Ends the engine in order: FlowActors write what they decided, then go, then the lease."""
-        if self._watching is not None:
-            self._watching.cancel()
-        await asyncio.gather(*(actor.shutdown.remote() for actor in self._actors.values()), return_exceptions=True)
-        for actor in self._actors.values():
-            ray.kill(actor, no_restart=True)
-        try:
-            await self._blocking(lambda: self._journal.release_lease(leases.LEASE, self._holder))
-        except JournalUnavailable as error:
-            logger.warning("the lease is left to expire: %s", error)
+    async def _tell(self, name: str, method: str, *arguments: Any) -> None:
+        """Calls a FlowActor; again when its process ended meanwhile. What is told must bear to be told twice."""
+        deadline = time.monotonic() + ACTOR_PATIENCE
+        while True:
+            try:
+                await getattr(self._actors[name], method).remote(*arguments)
+                return
+            except RayActorError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
 
     async def pid(self) -> int:
         return os.getpid()
 
-    # Watching -------------------------------------------------------------------------------------------------------------
+    # Ending -----------------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
+    async def shutdown(self) -> None:
+        """Ends the engine in order: FlowActors write what they decided, then go, then the lease."""
+        self._ended = "the engine is ending: connect again"
+        for task in (self._starting, self._watching):
+            if task is not None:
+                task.cancel()
+        # One that has not begun yet has nothing to write, and may not even be there.
+        begun = self._starting is not None and self._starting.done() and not self._starting.cancelled()
+        if begun:
+            await asyncio.gather(*(actor.shutdown.remote() for actor in self._actors.values()), return_exceptions=True)
+        for actor in self._actors.values():
+            ray.kill(actor, no_restart=True)
+        journal = self._journal
+        if journal is not None:
+            try:
+                await self._blocking(lambda: journal.release_lease(leases.LEASE, self._holder))
+            except JournalUnavailable as error:
+                logger.warning("the lease is left to expire: %s", error)
+
+    def _end(self, reason: str) -> None:
+        """This engine can't work, or not any more: it leaves nothing behind, so that another can take its name."""
+        if self._ended:
+            return
+        self._ended = reason
+        for actor in self._actors.values():
+            ray.kill(actor, no_restart=True)
+        me = ray.get_runtime_context().current_actor
+        asyncio.get_running_loop().call_later(0.5, lambda: ray.kill(me, no_restart=True))  # answers go out first
+
+    # Watching ---------------------------------------------------------------------------------------------------------
+
+    async def _watch(self, journal: Journal) -> None:
         renewed = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_EVERY)
             try:
                 if time.monotonic() - renewed > self._config.lease_seconds / 4:
-                    found = await self._journal_call(self._acquire)
+                    found = await self._acquire(journal)
                     renewed = time.monotonic()
                     if found.holder != self._holder:
-                        logger.error("the database was taken over by %s: this engine stops", leases.describe(found))
-                        await self.shutdown()
+                        logger.error("the database was taken over by %s: this engine ends", leases.describe(found))
+                        self._end(f"the database was taken over by {leases.describe(found)}")
                         return
                 await self._look()
             except Exception:
@@ -197,7 +293,8 @@ class Directory:
     async def _look(self) -> None:
         names = list(self._actors)
         replies = await asyncio.gather(
-            *(_soon(self._actors[name].load.remote()) for name in names), return_exceptions=True
+            *(asyncio.wait_for(_awaitable(self._actors[name].load.remote()), 5.0) for name in names),
+            return_exceptions=True,
         )
         for name, reply in zip(names, replies, strict=True):
             if isinstance(reply, bytes):
@@ -215,19 +312,22 @@ class Directory:
         if len(self._actors) >= self._config.max_flow_actors:
             return
         name = self._make_actor(len(self._actors))
-        await self._actors[name].begin.remote()
+        await self._tell(name, "begin")
 
-    # Pieces ---------------------------------------------------------------------------------------------------------------
+    # Pieces -----------------------------------------------------------------------------------------------------------
 
-    def _view(self) -> bytes:
+    def _view(self, placed: str = "", other_settings: tuple[str, ...] = ()) -> bytes:
         view = ClusterView(
             tuple(self._loads[name] for name in self._actors),
             self._config.flows_per_actor,
-            _masked(self._config.database_url),
+            masked(self._config.database_url),
+            placed,
+            other_settings,
         )
         return encode(Ok(encode(view)))
 
-    async def _journal_call(self, call: Callable[[], T]) -> T:
+    async def _patiently(self, call: Callable[[], T]) -> T:
+        """A blocking call of the journal, repeated while the database is away."""
         deadline = time.monotonic() + 30.0
         while True:
             try:
@@ -239,56 +339,29 @@ class Directory:
                 await asyncio.sleep(0.5)
 
 
-async def _soon(reference: Any) -> Any:
-    return await asyncio.wait_for(_awaitable(reference), 5.0)
-
-
-async def _awaitable(reference: Any) -> Any:
+async def _awaitable(reference: Awaitable[T]) -> T:
     return await reference
 
 
-def _failed(detail: str) -> bytes:
-    return encode(Failed(ServiceFailure(code="FAILED_PRECONDITION", detail=detail)))
+def _failed(detail: str, code: str = "FAILED_PRECONDITION") -> bytes:
+    return encode(Failed(ServiceFailure(code=code, detail=detail)))
 
 
-def _masked(url: str) -> str:
-    from dexray.settings import masked
-
-    return masked(url)
+_ACTOR = {
+    "lifetime": "detached",
+    "get_if_exists": True,
+    "max_restarts": -1,
+    "max_task_retries": 0,
+    "num_cpus": 0,
+}
 
 
 def make_flow_actor(config: EngineConfig, name: str) -> Any:
-    return (
-        ray.remote(FlowActor)
-        .options(
-            name=name,
-            namespace=config.namespace,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_task_retries=0,
-            num_cpus=0,
-            max_concurrency=10_000,
-        )
-        .remote(config, name)
-    )
+    options = {**_ACTOR, "name": name, "namespace": config.namespace, "max_concurrency": 10_000}
+    return ray.remote(FlowActor).options(**options).remote(config, name)
 
 
 def find_or_make_directory(config: EngineConfig) -> Any:
     """The engine of a namespace, made when it is not there yet."""
-    from dexray.cluster.protocol import DIRECTORY
-
-    return (
-        ray.remote(Directory)
-        .options(
-            name=DIRECTORY,
-            namespace=config.namespace,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_task_retries=0,
-            num_cpus=0,
-            max_concurrency=1_000,
-        )
-        .remote(config)
-    )
+    options = {**_ACTOR, "name": DIRECTORY, "namespace": config.namespace, "max_concurrency": 1_000}
+    return ray.remote(Directory).options(**options).remote(config)

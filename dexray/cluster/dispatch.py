@@ -11,12 +11,19 @@ out and has not begun, because such an attempt can't be taken back by another ow
 - unknown and long types: twice the CPUs (or GPUs, ... : whatever is scarce for their resources). One that
   reports that it runs gives room for the next. Attempts that need no scarce resource at all have this as the
   bound of all.
-- short types: as much as fills a pack on every lane;
+- short types: as much as fills a pack at every place;
 - asynchronous handlers: some hundreds a process.
 
-**Lanes.** Short attempts are sent to Ray only while fewer than two lots a CPU are on their way: one runs, one
+**Places.** Short attempts are sent to Ray only while fewer than two lots a CPU are on their way: one runs, one
 waits. The others wait here, where the next lot takes many of them at once (the same trick as a group commit)
 and where cancellation is free.
+
+**Lanes** (see `lanes`). A Ray task that has run its lot may stay for a moment and take another. It keeps its
+place for that time, because it keeps its CPU. Where lanes work, one place a CPU is enough: a lane gets its next
+lot in a tenth of a millisecond, so nothing has to wait in Ray's queue for its sake. A lane is let go when it
+would be in the way: when a lot of this owner waits in Ray's queue for a CPU, when the attempt that has waited
+longest is of another deployment, or when it has stayed so long that other users of the cluster should have
+their turn.
 
 **Buckets.** All this is counted for each set of resources by itself: a queue for a GPU must not stop the
 rest. A type's resources are known from its last attempt; before the first one it counts as one of the
@@ -42,6 +49,10 @@ Kind = tuple[str, str]
 DEFAULT = b""
 """The signature of the resources of a Step that asks for none."""
 
+_PLAIN_OPTIONS = frozenset({"num_cpus", "memory", "resources", "runtime_env"})
+"""With other options a Ray task ends with its lot: a GPU is too dear to idle (and Ray ends its process to free its
+memory), and a strategy or a limit of calls is about each task."""
+
 
 @dataclass(frozen=True, slots=True)
 class DispatchSettings:
@@ -54,6 +65,10 @@ class DispatchSettings:
     pack_bytes: int = 256 * 1024  # encoded tasks in a pack, at most
     worthwhile: float = 0.005  # work that a lot should hold before another lot is begun
     lots_per_cpu: int = 2
+    lane_worthwhile: float = 0.001  # the same as `worthwhile`, for lots that cost a message and no Ray task
+    lane_hold: float = 0.2  # a Ray task stays no longer after its first lot
+    lane_patience: float = 0.01  # a lot that has waited longer in Ray's queue lacks a CPU
+    lane_bytes: int = 1024 * 1024  # a bigger task goes by Ray
     async_limit: int = 500  # asynchronous attempts a process
     async_processes: int = 1
     quarantine: float = 60.0
@@ -99,14 +114,28 @@ class Slot:
 class Ready(Generic[ItemT]):
     """A reserved attempt that waits to be sent. `dropped` ones are not sent."""
 
-    __slots__ = ("dropped", "group", "item", "size", "slot")
+    __slots__ = ("alone", "dropped", "group", "item", "size", "slot")
 
-    def __init__(self, item: ItemT, slot: Slot, group: str, size: int) -> None:
+    def __init__(self, item: ItemT, slot: Slot, group: str, size: int, alone: bool = False) -> None:
         self.item = item
         self.slot = slot
         self.group = group  # attempts of different groups never share a lot
         self.size = size  # bytes
+        self.alone = alone  # its Ray task runs nothing else, before or after
         self.dropped = False
+
+
+class Place:
+    """One Ray task, from its submission to its end, with all the lots that it runs."""
+
+    __slots__ = ("bucket", "counts", "ended", "group", "stays_since")
+
+    def __init__(self, bucket: Bucket[Any], group: str) -> None:
+        self.bucket = bucket
+        self.group = group
+        self.counts = False  # it runs short attempts, or waits for some
+        self.ended = False
+        self.stays_since: float | None = None  # the end of its first lot, when it is a lane
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +146,9 @@ class Bundle(Generic[ItemT]):
     group: str
     items: tuple[ItemT, ...]
     short: bool
-    in_lane: bool
+    place: Place | None = None  # None: an async worker
+    over_lane: bool = False  # the place is a lane that is there already
+    may_stay: bool = False  # its Ray task may become a lane
 
 
 @dataclass(slots=True, eq=False)
@@ -127,13 +158,17 @@ class Bucket(Generic[ItemT]):
     signature: bytes
     needs: dict[str, float]
     is_async: bool = False
+    may_stay: bool = False
     capacity: int = 1
     ready: deque[Ready[ItemT]] = field(default_factory=deque)
     shorts: int = 0
     work: float = 0.0  # expected seconds of all short ones
     longs: int = 0  # not known to run
     running: int = 0  # long ones, and short ones that turned out long
-    lanes: int = 0
+    places: int = 0  # that count
+    tasks: int = 0  # all places that have not ended
+    in_queue: dict[Place, float] = field(default_factory=dict)  # those that are not known to have begun: sent when
+    idle: list[Place] = field(default_factory=list)  # lanes without a lot; the latest is the last
 
     @property
     def handed_out(self) -> int:
@@ -156,6 +191,7 @@ class Dispatch(Generic[ItemT]):
         self._always_alone: set[Kind] = set()
         self._declined: dict[Kind, tuple[float, float]] = {}  # not before, the pause after the next try
         self._refused = False
+        self.lanes_work = False  # workers can be reached: Ray tasks become lanes
 
     # Slots ------------------------------------------------------------------------------------------------------------
 
@@ -232,7 +268,7 @@ class Dispatch(Generic[ItemT]):
             self._count(slot, -1)
             slot.short, slot.cost = False, 0.0
             self._count(slot, 1)
-        ready = Ready(item, slot, group, size)
+        ready = Ready(item, slot, group, size, alone)
         bucket.ready.append(ready)
         return ready
 
@@ -245,11 +281,11 @@ class Dispatch(Generic[ItemT]):
         self._count(slot, 1)
         slot.bucket.ready.appendleft(ready)
 
-    def plan(self) -> Iterator[Bundle[ItemT]]:
+    def plan(self, now: float = 0.0) -> Iterator[Bundle[ItemT]]:
         """The lots to send now."""
         for bucket in self._all_buckets():
             if bucket.ready:
-                yield from self._plan_async(bucket) if bucket.is_async else self._plan_tasks(bucket)
+                yield from self._plan_async(bucket) if bucket.is_async else self._plan_tasks(bucket, now)
 
     def _plan_async(self, bucket: Bucket[ItemT]) -> Iterator[Bundle[ItemT]]:
         waiting, bucket.ready = bucket.ready, deque()
@@ -258,31 +294,50 @@ class Dispatch(Generic[ItemT]):
             if not ready.dropped:
                 groups.setdefault(ready.group, []).append(ready.item)
         for group, items in groups.items():
-            yield Bundle(bucket, group, tuple(items), short=False, in_lane=False)
+            yield Bundle(bucket, group, tuple(items), short=False)
 
-    def _plan_tasks(self, bucket: Bucket[ItemT]) -> Iterator[Bundle[ItemT]]:
+    def _plan_tasks(self, bucket: Bucket[ItemT], now: float) -> Iterator[Bundle[ItemT]]:
         shorts: deque[Ready[ItemT]] = deque()
-        for ready in bucket.ready:
+        waiting, bucket.ready = bucket.ready, shorts
+        for ready in waiting:
             if ready.dropped:
                 continue
             if ready.slot.short:
                 shorts.append(ready)
             else:
-                yield Bundle(bucket, ready.group, (ready.item,), short=False, in_lane=False)
-        bucket.ready = shorts
-        lanes = self._lanes(bucket)
-        while shorts and bucket.lanes < lanes:
-            bundle = self._pack(bucket, shorts, self._pack_size(bucket, len(shorts), lanes))
-            bucket.lanes += 1
-            yield bundle
+                yield self._bundle(bucket, ready, (ready.item,), self._take_idle(bucket, ready), now)
+        places = self._places(bucket)
+        while shorts:
+            size = self._pack_size(bucket, len(shorts), places)
+            lane = self._take_idle(bucket, shorts[0])
+            if lane is None and bucket.places >= places:
+                return
+            first = shorts[0]
+            yield self._bundle(bucket, first, self._pack(shorts, size), lane, now)
 
-    def _pack_size(self, bucket: Bucket[ItemT], waiting: int, lanes: int) -> int:
-        idle = bucket.capacity - bucket.lanes
-        fair = 1 if waiting <= idle else math.ceil(waiting / (lanes - bucket.lanes))
-        worthwhile = math.ceil(self.settings.worthwhile / bucket.ready[0].slot.cost) if waiting > 4 else 1
+    def _bundle(
+        self, bucket: Bucket[ItemT], first: Ready[ItemT], items: tuple[ItemT, ...], lane: Place | None, now: float
+    ) -> Bundle[ItemT]:
+        place = lane
+        if place is None:
+            place = Place(bucket, first.group)
+            bucket.tasks += 1
+            bucket.in_queue[place] = now
+        short = first.slot.short
+        self._count_place(place, short)
+        may_stay = bucket.may_stay and not first.alone
+        return Bundle(bucket, first.group, items, short, place, over_lane=lane is not None, may_stay=may_stay)
+
+    def _pack_size(self, bucket: Bucket[ItemT], waiting: int, places: int) -> int:
+        idle = bucket.capacity - bucket.places + len(bucket.idle)
+        by_lane = self._has_lanes(bucket)
+        shares = bucket.capacity if by_lane else places - bucket.places
+        fair = 1 if waiting <= idle else math.ceil(waiting / max(1, shares))
+        least = self.settings.lane_worthwhile if by_lane else self.settings.worthwhile
+        worthwhile = math.ceil(least / bucket.ready[0].slot.cost) if waiting > 4 else 1
         return min(max(fair, worthwhile), self.settings.pack_limit)
 
-    def _pack(self, bucket: Bucket[ItemT], shorts: deque[Ready[ItemT]], size: int) -> Bundle[ItemT]:
+    def _pack(self, shorts: deque[Ready[ItemT]], size: int) -> tuple[ItemT, ...]:
         first = shorts.popleft()
         items, work, weight = [first.item], first.slot.cost, first.size
         while shorts and len(items) < size:
@@ -292,13 +347,83 @@ class Dispatch(Generic[ItemT]):
             if following.group != first.group or work > self.settings.pack_time or weight > self.settings.pack_bytes:
                 break
             items.append(shorts.popleft().item)
-        return Bundle(bucket, first.group, tuple(items), short=True, in_lane=True)
+        return tuple(items)
 
-    def leave_lane(self, bundle: Bundle[ItemT]) -> None:
-        """The lot has ended, or lasts so long that others must not wait for it."""
-        if bundle.in_lane:
-            bundle.in_lane = False
-            bundle.bucket.lanes -= 1
+    # Places and lanes -------------------------------------------------------------------------------------------------
+
+    def leave_place(self, bundle: Bundle[ItemT]) -> None:
+        """The lot has ended and its Ray task with it, or it lasts so long that others must not wait for it."""
+        if bundle.place is not None:
+            self._count_place(bundle.place, False)
+
+    def task_begun(self, place: Place) -> None:
+        """The Ray task is known to have left Ray's queue."""
+        place.bucket.in_queue.pop(place, None)
+
+    def task_ended(self, place: Place) -> None:
+        """The Ray task is over, or given up."""
+        if not place.ended:
+            place.ended = True
+            place.bucket.tasks -= 1
+            self.task_begun(place)
+            self.withdraw(place)
+            self._count_place(place, False)
+
+    def offer(self, place: Place, now: float) -> bool:
+        """A Ray task has run its lot and offers to stay. False: let it go; it keeps its place until it has ended."""
+        bucket: Bucket[ItemT] = place.bucket
+        if place.ended:
+            return False
+        self.task_begun(place)
+        self._count_place(place, True)
+        if place.stays_since is None:
+            place.stays_since = now
+        if now - place.stays_since > self.settings.lane_hold or self._is_short_of_cpus(bucket, now):
+            return False
+        first = next((ready for ready in bucket.ready if not ready.dropped), None)
+        if first is not None and first.group != place.group:
+            return False
+        bucket.idle.append(place)
+        return True
+
+    def withdraw(self, place: Place) -> bool:
+        """The lane takes no more lots. False: it was not idle."""
+        if place not in place.bucket.idle:
+            return False
+        place.bucket.idle.remove(place)
+        return True
+
+    def take_unwanted(self) -> list[Place]:
+        """After `plan`: idle lanes that hold the CPUs of attempts which can't go over them."""
+        unwanted: list[Place] = []
+        for bucket in self._buckets.values():
+            if bucket.idle and bucket.ready:
+                unwanted += bucket.idle
+                bucket.idle.clear()
+        return unwanted
+
+    def _is_short_of_cpus(self, bucket: Bucket[ItemT], now: float) -> bool:
+        if not bucket.in_queue:
+            return False
+        oldest = next(iter(bucket.in_queue.values()))
+        return bucket.tasks > bucket.capacity or now - oldest > self.settings.lane_patience
+
+    def _take_idle(self, bucket: Bucket[ItemT], ready: Ready[ItemT]) -> Place | None:
+        """The lane used last: the others may end, and leave their CPUs to others."""
+        if ready.alone or ready.size > self.settings.lane_bytes:
+            return None
+        for index in range(len(bucket.idle) - 1, -1, -1):
+            if bucket.idle[index].group == ready.group:
+                return bucket.idle.pop(index)
+        return None
+
+    def _has_lanes(self, bucket: Bucket[ItemT]) -> bool:
+        return self.lanes_work and bucket.may_stay
+
+    def _count_place(self, place: Place, counts: bool) -> None:
+        if place.counts is not counts:
+            place.counts = counts
+            place.bucket.places += 1 if counts else -1
 
     def lacking(self, signature: bytes, is_async: bool) -> dict[str, float]:
         """The resources of a bucket of which the whole cluster has less than one attempt needs, with what it has."""
@@ -361,16 +486,20 @@ class Dispatch(Generic[ItemT]):
         if bucket.is_async:
             return bucket.handed_out < self.settings.async_limit * self.settings.async_processes
         if cost is not None:
-            lanes = self._lanes(bucket)
-            full = bucket.shorts >= lanes * self.settings.pack_limit or bucket.work >= lanes * self.settings.pack_time
-            return not full or bucket.shorts < lanes
+            lots = self._lots(bucket)
+            full = bucket.shorts >= lots * self.settings.pack_limit or bucket.work >= lots * self.settings.pack_time
+            return not full or bucket.shorts < lots
         unbounded = not bucket.needs
         return bucket.longs + (bucket.running if unbounded else 0) < max(
             2, self.settings.lots_per_cpu * bucket.capacity
         )
 
-    def _lanes(self, bucket: Bucket[ItemT]) -> int:
+    def _lots(self, bucket: Bucket[ItemT]) -> int:
+        """How many lots of short attempts are wanted here and on their way."""
         return max(2, self.settings.lots_per_cpu * bucket.capacity)
+
+    def _places(self, bucket: Bucket[ItemT]) -> int:
+        return bucket.capacity if self._has_lanes(bucket) else self._lots(bucket)
 
     def _count(self, slot: Slot, change: int) -> None:
         bucket = slot.bucket
@@ -394,7 +523,8 @@ class Dispatch(Generic[ItemT]):
         bucket = self._buckets.get(key)
         if bucket is None:
             needs = needs_of(options, is_async)
-            bucket = self._buckets[key] = Bucket(key, needs, capacity=self._capacity(needs))
+            may_stay = _PLAIN_OPTIONS.issuperset(options)
+            bucket = self._buckets[key] = Bucket(key, needs, may_stay=may_stay, capacity=self._capacity(needs))
         return bucket
 
     def _capacity(self, needs: Mapping[str, float]) -> int:

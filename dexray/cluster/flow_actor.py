@@ -1,8 +1,9 @@
 """A FlowActor: one FlowHost in a Ray actor.
 
-The actor is detached and named, and its name is its name as an owner in the database. When its process dies, Ray starts it again under the same
-name; it claims its runs, which fences the old process wherever that may still be, and resumes them. All it needs to know it was made with, or
-reads from the database: no other process has to tell it anything.
+The actor is detached and named, and its name is its name as an owner in the database. Its process starts at once; it
+touches the database when the Directory says that the database is ours. When its process dies, Ray starts it again under
+the same name; it claims its runs, which fences the old process wherever that may still be, and resumes them. For that
+no other process has to tell it anything: all it needs to know it was made with, or reads from the database.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dexray.cluster.ray_attempts import RayAttempts
 from dexray.engine import FlowHost, HostSettings, LoopClock, NotMine
 from dexray.engine.clock import BlockingThread
 from dexray.journal import open_journal
-from dexray.journal.interface import Journal
+from dexray.journal.interface import Journal, JournalUnavailable
 from dexray.protocol.attempts import AttemptKey, AttemptResult, Heartbeat
 
 logger = logging.getLogger("dexray.cluster.flow_actor")
@@ -45,7 +46,9 @@ class Ids:
 
 
 class FlowActor:
-    """Every public method waits until the host is up. The engine's state is in the host; this class only carries calls to it."""
+    """Every public method waits until the host is up. The engine's state is in the host; this class only carries calls
+    to it.
+    """
 
     def __init__(self, config: EngineConfig, name: str) -> None:
         self._config = config
@@ -53,22 +56,35 @@ class FlowActor:
         self._host: FlowHost | None = None
         self._attempts: RayAttempts | None = None
         self._journal: Journal | None = None
-        self._blocking: BlockingThread | None = None
         self._starting: asyncio.Task[None] | None = None
-        # After a restart nobody calls: the actor calls itself, and goes on with its Flows.
-        ray.get_runtime_context().current_actor.begin.remote()
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._may_begin = asyncio.Event()
+        context = ray.get_runtime_context()
+        if context.was_current_actor_reconstructed:
+            # The engine has begun in a former life of this actor, and nobody calls: it goes on with its Flows by itself.
+            context.current_actor.begin.remote()
 
-    # Life ---------------------------------------------------------------------------------------------------------------
+    # Life -------------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Starts the host; returns when it takes calls. The Flows of a former life are resumed in the background."""
-        if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
-            self._starting = asyncio.get_running_loop().create_task(self._start())
-        await asyncio.shield(self._starting)
+        """The database is ours: starts the host; returns when it takes calls. The Flows of a former life are resumed in
+        the background.
+        """
+        self._may_begin.set()
+        await self._up()
+
+    async def _up(self) -> FlowHost:
+        if self._host is None:
+            await self._may_begin.wait()
+            if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
+                self._starting = asyncio.get_running_loop().create_task(self._start())
+            await asyncio.shield(self._starting)
+        assert self._host is not None
+        return self._host
 
     async def _start(self) -> None:
-        journal, blocking = open_journal(self._config.database_url), BlockingThread("dexray-journal")
-        self._journal, self._blocking = journal, blocking
+        blocking = BlockingThread("dexray-journal")
+        self._journal = journal = await self._open_journal(blocking)
         sink = _Sink()
         self._attempts = RayAttempts(
             sink=sink,
@@ -97,6 +113,15 @@ class FlowActor:
         self._host = host
         host.start()
 
+    async def _open_journal(self, blocking: BlockingThread) -> Journal:
+        """Waits for a database that is away: nobody may call this actor again, and its Flows are to go on."""
+        while True:
+            try:
+                return await blocking(lambda: open_journal(self._config.database_url))
+            except JournalUnavailable as error:
+                logger.warning("the database is away: %s", error)
+                await asyncio.sleep(1.0)
+
     async def _read_code(self, deployment_id: str) -> bytes:
         host, journal = await self._up(), self._journal
         assert journal is not None
@@ -105,12 +130,6 @@ class FlowActor:
             raise LookupError(f"deployment {deployment_id} is not in the database")
         return stored.code
 
-    async def _up(self) -> FlowHost:
-        if self._host is None:
-            await self.begin()
-        assert self._host is not None
-        return self._host
-
     async def shutdown(self) -> None:
         """Ends in order: what was decided is written."""
         if self._host is not None:
@@ -118,7 +137,7 @@ class FlowActor:
         if self._attempts is not None:
             await self._attempts.close()
 
-    # Clients ------------------------------------------------------------------------------------------------------------
+    # Clients ----------------------------------------------------------------------------------------------------------
 
     async def call(self, data: bytes) -> bytes:
         """One request of `dex.wire.service`, answered with a `Reply`."""
@@ -135,19 +154,17 @@ class FlowActor:
             logger.exception("a request failed inside the engine")
             return _failed("INTERNAL", f"{type(error).__name__}: {error}")
 
-    # The Directory --------------------------------------------------------------------------------------------------------
+    # The Directory ----------------------------------------------------------------------------------------------------
 
     async def deploy(self, spec: bytes) -> None:
         (await self._up()).deploy(msgspec.msgpack.decode(spec, type=DeploymentSpec))
 
-    async def check_code(self, deployment_id: str) -> str:
-        await self._up()
-        assert self._attempts is not None
-        return await self._attempts.check_code(deployment_id) or ""
-
-    async def resume(self, flow_ids: list[str]) -> None:
-        """Flows that were given to this owner just now."""
-        await (await self._up()).residents.resume(flow_ids)
+    async def adopt(self) -> None:
+        """Goes on, in the background, with Flows that were given to this owner just now."""
+        host = await self._up()
+        adopting = asyncio.get_running_loop().create_task(host.residents.recover())
+        self._adopting.add(adopting)
+        adopting.add_done_callback(self._adopting.discard)
 
     async def load(self) -> bytes:
         report = (await self._up()).load_report()
@@ -157,7 +174,7 @@ class FlowActor:
             )
         )
 
-    # Workers ----------------------------------------------------------------------------------------------------------------
+    # Workers ----------------------------------------------------------------------------------------------------------
 
     async def report(self, data: bytes) -> None:
         if self._attempts is not None:

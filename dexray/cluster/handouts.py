@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dexray.cluster.dispatch import Bundle, Kind, Ready
+from dexray.cluster.dispatch import Bundle, Kind, Place, Ready
 from dexray.protocol.attempts import AttemptKey
 
 
@@ -31,7 +31,7 @@ class Handout:
 
 @dataclass(slots=True, eq=False)
 class SentLot:
-    """One Ray task, or one call to an async worker. `number` grows with each lot of an owner."""
+    """One lot: a Ray task, a message to a lane, or a call to an async worker. `number` grows with each of an owner."""
 
     number: int
     bundle: Bundle[Handout]
@@ -39,6 +39,8 @@ class SentLot:
     reference: Any = None  # of Ray; keeps the result alive until it is read
     worker: Any = None  # the async worker that has it
     node: str = ""  # where it runs, once that is known
+    lane: Lane | None = None  # the Ray task that it began, if that may stay; or the one that it was sent to
+    ray_canceled: bool = False  # taken out of Ray's queue, perhaps too late
     heard_of: bool = False
     answered: bool = False  # Ray has its outcome
     ended: bool = False
@@ -47,7 +49,26 @@ class SentLot:
     @property
     def is_announced(self) -> bool:
         """Whether its worker tells before it begins."""
-        return not self.bundle.short and self.worker is None
+        return not self.bundle.short and self.worker is None and not self.is_on_lane
+
+    @property
+    def is_on_lane(self) -> bool:
+        """Whether it was sent to a Ray task that another lot began."""
+        return self.lane is not None and self.lane.root is not self
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A Ray task that may run more lots than its first one, the root."""
+
+    root: SentLot
+    place: Place
+    lot: SentLot | None  # the one that it runs, or that is on its way
+    connection: Any = None  # None: nothing can be sent, not yet or not any more
+
+    @property
+    def number(self) -> int:
+        return self.root.number
 
 
 def lost_with(lots: Iterable[SentLot], node: str, died_at: float, newest: Mapping[bytes, int]) -> list[SentLot]:

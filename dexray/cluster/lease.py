@@ -99,6 +99,12 @@ def may_take_over(current: Lease, me: str) -> bool:
     return _is_visible(holder) and _began(holder.pid) != holder.began
 
 
+def is_alive(lease: Lease) -> bool:
+    """The holder's process can be seen, and lives: waiting for the lease to expire is in vain."""
+    holder = _holder_of(lease)
+    return holder is not None and _is_visible(holder) and holder.began != "" and _began(holder.pid) == holder.began
+
+
 def acquire(journal: Journal, me: str, *, seconds: float, now: float) -> Lease:
     """Takes or renews the lease if that is right; the lease as it then is tells who has it."""
     lease = journal.acquire_lease(LEASE, me, now + seconds, now)
@@ -121,9 +127,19 @@ def living_engine(journal: Journal, now: float) -> str:
     """The address of the Ray whose engine works on this database, when that is on this machine and alive; else ""."""
     lease = journal.find_lease(LEASE)
     holder = _holder_of(lease) if lease is not None else None
-    if lease is None or holder is None or lease.expires_at <= now or not _is_visible(holder):
+    if lease is None or holder is None or lease.expires_at <= now or not is_alive(lease):
         return ""
-    return holder.address if _began(holder.pid) == holder.began else ""
+    return holder.address if _answers(holder.address) else ""
+
+
+def _answers(address: str) -> bool:
+    """Whether Ray is still there: a Directory may outlive its killed cluster by a moment."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def find_address(database: str) -> str:

@@ -105,17 +105,27 @@ class LotRun:
 
     # The thread of the handlers ---------------------------------------------------------------------------------------
 
-    def begin(self, queued: float) -> None:
-        """Announces the lot where that is due. `queued`: seconds since it was sent, as far as clocks agree."""
-        if not self._lot.announce and queued < STALE_SECONDS:
-            return
+    def begin(self, queued: float, is_known: bool = False) -> None:
+        """Announces the lot where that is due. `queued`: seconds since it was sent, as far as clocks agree.
+        `is_known`: the owner hears by a lane that it begins."""
+        is_stale = queued >= STALE_SECONDS
+        if is_stale or (self._lot.announce and not is_known):
+            self._ask_at_begin()
+        if is_stale and self._announced is not None:
+            self._announced.wait(ACKNOWLEDGE_SECONDS)
+            self._begun_at = self._clock()
+
+    def announce(self) -> None:
+        """The owner may not have heard that an announced lot began. Returns when it has."""
+        if self._lot.announce:
+            self._ask_at_begin().wait(ACKNOWLEDGE_SECONDS)
+
+    def _ask_at_begin(self) -> Asked:
         tokens = tuple(handed.token for handed in self._lot.handed)
         begun = tokens if self._lot.announce else ()
         question = Question(self._lot.life, self._worker, self._node, begun=begun, about=tokens)
         self._announced = self._link.ask(question, self._answered)
-        if queued >= STALE_SECONDS:
-            self._announced.wait(ACKNOWLEDGE_SECONDS)
-            self._begun_at = self._clock()
+        return self._announced
 
     def next(self) -> Handed | None:
         """The attempt to run now; None when there is none left."""

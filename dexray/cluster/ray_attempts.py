@@ -415,7 +415,7 @@ class RayAttempts(AttemptPort):
         if lot.worker is not None:
             lot.worker.lots.discard(lot)
         self._lots.pop(lot.number, None)
-        self._dispatch.leave_lane(lot.bundle)
+        self._dispatch.leave_place(lot.bundle)
         self._flush_soon()
 
     def _abandon(self, handout: Handout) -> None:
@@ -455,7 +455,7 @@ class RayAttempts(AttemptPort):
         self._heard_of(lot)
         if handout.ready is not None:
             self._dispatch.begun(handout.ready.slot)
-        self._dispatch.leave_lane(lot.bundle)
+        self._dispatch.leave_place(lot.bundle)
         if not handout.canceled:
             self._sink.attempt_running(handout.key)
         self._slot_is_free()

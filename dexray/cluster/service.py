@@ -1,13 +1,15 @@
 """The FlowService of a cluster: finds the FlowActor that owns a Flow and puts the request to it.
 
-A client keeps a `ClusterView` and remembers where its Flows were. For a Flow that it does not know it tries the FlowActor with the least to do: right for a
-new Flow, and a FlowActor that is wrong says who is right, because the owner is in the database. When an actor is away the outcome is unknown: the
-call fails as UNAVAILABLE, and the Client repeats it with the same request id.
+A client keeps a `ClusterView` and remembers where its Flows were. A new Flow goes to the FlowActor with the least to do;
+for another one that it does not know it asks any FlowActor, which says who is right, because the owner is in the
+database. When an actor is away the outcome is unknown: the call fails as UNAVAILABLE, and the Client repeats it with the
+same request id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from typing import Any
@@ -17,7 +19,17 @@ import ray
 from dex.wire.service import AnswerT, Request, ServiceError, StartFlow, decode_answer, encode
 from ray.exceptions import RayActorError, RayError
 
-from dexray.cluster.protocol import ActorLoad, ClusterView, Elsewhere, Failed, Ok, decode_reply, decode_view
+from dexray.cluster.protocol import (
+    DIRECTORY,
+    ActorLoad,
+    ClusterView,
+    Elsewhere,
+    Failed,
+    Ok,
+    Reply,
+    decode_reply,
+    decode_view,
+)
 
 REMEMBERED = 50_000  # Flows whose owner a client remembers
 VIEW_AGE = 1.0  # seconds after which a view is asked for again
@@ -44,16 +56,16 @@ class ClusterService:
         for _ in range(5):
             reply = await self._ask(owner, data)
             match reply:
-                case Ok():
+                case Ok(answer=answer):
                     self._remember(request.flow_id, owner)
-                    return decode_answer(request, reply.answer)
-                case Failed():
-                    failure = reply.failure
+                    return decode_answer(request, answer)
+                case Failed(failure=failure):
                     raise ServiceError(failure.code, failure.detail, failure.sub_status)
-                case Elsewhere():
-                    owner = reply.owner
+                case Elsewhere(owner=owner):
                     if all(load.name != owner for load in self._view.actors):
                         await self._refresh()
+                case _:
+                    raise ServiceError("INTERNAL", f"FlowActor {owner} answered {type(reply).__name__}")
         raise ServiceError("UNAVAILABLE", f"Flow {request.flow_id!r} is changing its owner; repeat")
 
     async def close(self) -> None:
@@ -68,8 +80,9 @@ class ClusterService:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh_quietly())
         least = min(self._view.actors, key=self._busy)
         if self._view.flows_per_actor and self._busy(least) >= self._view.flows_per_actor:
-            await self._update(self._directory.place.remote())
-            least = min(self._view.actors, key=self._busy)
+            await self._update("place")
+            if self._view.placed:
+                return self._view.placed
         self._started[least.name] = self._started.get(least.name, 0) + 1
         return least.name
 
@@ -85,28 +98,39 @@ class ClusterService:
             self._refreshing = None
 
     async def _refresh(self) -> None:
-        await self._update(self._directory.view.remote())
+        await self._update("view")
 
-    async def _update(self, reference: Any) -> None:
+    async def _update(self, method: str) -> None:
         try:
-            reply = decode_reply(await asyncio.wait_for(_awaitable(reference), 10.0))
+            answer = getattr(self._directory, method).remote()
+            reply = decode_reply(await asyncio.wait_for(_awaitable(answer), 10.0))
         except (RayError, TimeoutError) as error:
+            if isinstance(error, RayActorError):
+                await self._find_directory()
             raise ServiceError("UNAVAILABLE", f"the Directory does not answer: {_one_line(error)}") from error
         if isinstance(reply, Ok):
             self._view = decode_view(reply.answer)
             self._view_at = time.monotonic()
             self._started.clear()
 
-    async def _ask(self, owner: str, data: bytes) -> Ok | Failed | Elsewhere:
+    async def _find_directory(self) -> None:
+        """The engine may have been ended and begun anew under the same name; then our handle is of its former one."""
+        with contextlib.suppress(ValueError):
+            self._directory = await asyncio.to_thread(ray.get_actor, DIRECTORY, namespace=self._namespace)
+
+    async def _ask(self, owner: str, data: bytes) -> Reply:
+        if not ray.is_initialized():
+            raise ServiceError("FAILED_PRECONDITION", "this process has left Ray: connect again")
         try:
             handle = self._handles.get(owner)
             if handle is None:
                 handle = self._handles[owner] = await asyncio.to_thread(ray.get_actor, owner, namespace=self._namespace)
             return decode_reply(await handle.call.remote(data))
         except ValueError as error:
-            self._handles.pop(owner, None)
+            self._handles.pop(owner, None)  # it comes back under its name, but perhaps as another actor
             raise ServiceError("UNAVAILABLE", f"FlowActor {owner} is not there (yet): {_one_line(error)}") from error
         except RayActorError as error:
+            self._handles.pop(owner, None)  # it comes back under its name, but perhaps as another actor
             raise ServiceError("UNAVAILABLE", f"FlowActor {owner} is away: {_one_line(error)}") from error
         except RayError as error:
             raise ServiceError("UNAVAILABLE", f"Ray: {_one_line(error)}") from error

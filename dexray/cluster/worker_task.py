@@ -40,6 +40,7 @@ from dexray.cluster.attempt_messages import (
 )
 from dexray.cluster.code_store import CodeCache, why_not_loadable
 from dexray.cluster.lot_run import Asked, LotRun, Watchdog
+from dexray.cluster.worker_lane import WorkerLanes
 from dexray.protocol.attempts import (
     WORKER_CRASHED,
     AttemptFailed,
@@ -76,8 +77,10 @@ class WorkerProcess:
         self.code = CodeCache()
         self._watchdog = Watchdog(broken=_log_broken)
         self._place: tuple[str, str] | None = None
+        self._lanes = WorkerLanes()
 
     def run(self, parcel: list[Any], lot: Lot) -> LotResult:
+        """Runs a lot, and more when the owner takes the offer to stay. What is returned goes back by Ray."""
         first = lot.handed[0].task
         try:
             known = self.code.known(first.deployment_id, lot.life)
@@ -87,7 +90,22 @@ class WorkerProcess:
             return LotResult(tuple(Finished(handed.token, returned, declined=True) for handed in lot.handed))
         worker, node = self.place()
         run = LotRun(lot, RayLink(owner), worker, node)
-        run.begin(queued=time.time() - lot.sent_at)
+        lane = self._lanes.begin(self.code.door(lot.life), lot, node)
+        result = self._run(run, lot, registry, worker, is_known=lane is not None)
+        if lane is None:
+            return result
+        left = lane.serve(result, lambda more: self._run_more(more, registry, owner))
+        if not lane.confirmed:
+            run.announce()
+        return left
+
+    def _run_more(self, lot: Lot, registry: Registry, owner: Any) -> LotResult:
+        """A lot that came over a lane, and so is of the same deployment and the same owner."""
+        worker, node = self.place()
+        return self._run(LotRun(lot, RayLink(owner), worker, node), lot, registry, worker, is_known=True)
+
+    def _run(self, run: LotRun, lot: Lot, registry: Registry, worker: str, is_known: bool) -> LotResult:
+        run.begin(time.time() - lot.sent_at, is_known)
         self._watchdog.watch(run)
         try:
             while (handed := run.next()) is not None:

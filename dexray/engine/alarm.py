@@ -10,8 +10,8 @@ from dexray.journal.interface import NEVER
 
 
 class Alarm:
-    """`due(flow_id)` is called when a time that was set for the Flow has come; it may be called once too often, never too
-    late."""
+    """`due(flow_id)` is called when a time that was set for the Flow has come; it may be called once too often, never
+    too late."""
 
     def __init__(self, clock: Clock, due: Callable[[str], None]) -> None:
         self._clock = clock

@@ -21,8 +21,8 @@ class Clock(Protocol):
         ...
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
-        """Calls back in the event loop at about `when`, or a little earlier if the clock jumped: the callback looks at the
-        time itself."""
+        """Calls back in the event loop at about `when`, or a little earlier if the clock jumped: the callback looks at
+        the time itself."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Group commit: all appends that are waiting go into one transaction, while the next batch collects.
 
-Under load a batch is large; idle it is one record and the latency is one commit. Records of ASYNC methods may linger for
-a moment to find company. When the database is away the batch is kept and tried again; whether an append that failed
+Under load a batch is large; idle it is one record and the latency is one commit. Records of ASYNC methods may linger
+for a moment to find company. When the database is away the batch is kept and tried again; whether an append that failed
 half-way is there is read back first. A record that the database can't take at all must not spoil the others: then the
 records of the batch go one by one, and the error is told to the one that it is about.
 """
@@ -56,8 +56,8 @@ class GroupCommitter:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="dexray-committer")
 
     def submit(self, append: Append, done: Done, *, lazy: bool = False) -> None:
-        """Queues a record. `done` is called in the event loop when its fate is known. A lazy one may wait up to `linger`
-        for others."""
+        """Queues a record. `done` is called in the event loop when its fate is known. A lazy one may wait up to
+        `linger` for others."""
         self._waiting.append((append, done))
         self._idle.clear()
         if not lazy:
@@ -111,9 +111,7 @@ class GroupCommitter:
         logger.warning("a batch of %s records can't be written, they go one by one: %s", len(batch), error)
         return [(await self._append([append]))[0] for append in batch]
 
-    async def _append_until_known(
-        self, batch: list[Append], error: JournalUnavailable | JournalRefused
-    ) -> list[Fate]:
+    async def _append_until_known(self, batch: list[Append], error: JournalUnavailable | JournalRefused) -> list[Fate]:
         """The outcome is unknown: reads back what is there, writes what is not, for as long as it takes."""
         logger.warning("the database is away, Flows pause: %s", error)
         known: dict[int, Fate] = {}

@@ -57,7 +57,7 @@ class HandOuts:
     def waiting_flows(self) -> int:
         return self._places.waiting
 
-    # Ready Steps --------------------------------------------------------------------------------------------------------
+    # Ready Steps ------------------------------------------------------------------------------------------------------
 
     def queue_fresh(self, live: LiveFlow) -> None:
         """Steps that became ready go to the queue of their kind, or wait for a place or for code."""
@@ -128,7 +128,7 @@ class HandOuts:
         flow_spec = self._spec_of(live)
         return flow_spec.steps.get(step.step_type) if flow_spec is not None else None
 
-    # Attempts -----------------------------------------------------------------------------------------------------------
+    # Attempts ---------------------------------------------------------------------------------------------------------
 
     def _hand_out(self, live: LiveFlow, step_id: str) -> bool:
         """A slot is reserved for this Step: records the start, and has the attempt run when the record is durable."""
@@ -186,7 +186,8 @@ class HandOuts:
             self._port.run(replace(task, blobs=blobs))
 
     def waits_for(self, live: LiveFlow, step: StepState) -> str:
-        """What keeps a Step from running that the machine can't know of, its code or resources; "" when nothing does."""
+        """What keeps a Step from running that the machine can't know of, its code or resources; "" when nothing
+        does."""
         if step.phase == RUNNING:
             key = AttemptKey(live.flow_id, live.run_id, step.id, step.method, step.attempt)
             why = self._port.waiting_for(key)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from dex.values import to_readable
-from dex.wire.service import GetHistory, HistoryEvent, HistoryPage
+from dex.wire.service import GetHistory, HistoryEvent, HistoryPage, ServiceError
 
-from dexray.machine.events import AnyEvent, decode_record, kind_of
+from dexray.journal.interface import Record
+from dexray.machine.events import AnyEvent, UnreadableRecord, decode_record, kind_of
 
 if TYPE_CHECKING:
     from dexray.engine.host import FlowHost
@@ -18,13 +19,15 @@ _PAGE = 500
 
 
 async def history_page(host: FlowHost, run_id: str, request: GetHistory, *, closed: bool) -> HistoryPage:
+    from dexray.engine.requests import look_up
+
     events: list[HistoryEvent] = []
     number, seq = 0, 0
     while True:
-        records = await host.read(partial(host.journal.records, run_id, seq, _PAGE))
+        records = await look_up(host, partial(host.journal.records, run_id, seq, _PAGE))
         for record in records:
             seq = record.seq
-            for event in decode_record(record.body):
+            for event in _events(run_id, record):
                 number += 1
                 if number <= request.after:
                     continue
@@ -33,6 +36,13 @@ async def history_page(host: FlowHost, run_id: str, request: GetHistory, *, clos
                 events.append(readable_event(number, event, record.at))
         if len(records) < _PAGE:
             return HistoryPage(run_id=run_id, events=tuple(events), closed=closed)
+
+
+def _events(run_id: str, record: Record) -> list[AnyEvent]:
+    try:
+        return decode_record(record.body)
+    except UnreadableRecord as error:
+        raise ServiceError("INTERNAL", f"record {record.seq} of run {run_id} can't be read: {error}") from error
 
 
 def readable_event(number: int, event: AnyEvent, at: float) -> HistoryEvent:

@@ -34,7 +34,7 @@ from dexray.journal.interface import Journal, JournalUnavailable, Outcome
 from dexray.machine import commands
 from dexray.machine.decide import decide
 from dexray.machine.events import FlowClosed
-from dexray.machine.state import Flow
+from dexray.machine.state import Flow, StepState
 from dexray.machine.turn import Turn
 from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptReturned, Heartbeat
 from dexray.protocol.ports import AttemptPort
@@ -142,7 +142,8 @@ class FlowHost:
         """Lets the machine decide one command of one Flow. None when the Flow got into trouble: see `live.problem`."""
         try:
             flow_type = command.flow_type if isinstance(command, commands.Start) else live.flow.state.flow_type
-            turn = decide(live.flow, command, self.specs.get(flow_type), self.clock.now())
+            at = live.pending.at = live.pending.at or self.clock.now()
+            turn = decide(live.flow, command, self.specs.get(flow_type), at)
         except Exception as error:
             self.park(live, error)
             return None
@@ -153,6 +154,8 @@ class FlowHost:
             live.pending.cancels.extend(turn.cancels)
         if turn.events or live.flow.fresh:
             self.touch(live)
+        if live.pending.is_empty:
+            live.pending.at = 0.0  # nothing came of it: the next command has its own time
         return turn
 
     def start_run(self, command: commands.Start, pending: Pending) -> LiveFlow:
@@ -204,7 +207,7 @@ class FlowHost:
         if pending.is_empty:
             return
         try:
-            append = next_record(live, pending, self.clock.now(), self.settings)
+            append = next_record(live, pending, pending.at or self.clock.now(), self.settings)
         except Exception as error:
             self.park(live, error)
             return
@@ -264,6 +267,10 @@ class FlowHost:
             live.tell_closed(None)
         live.tell_history(None)
         live.tell_settled(live.durable_seq)
+
+    def waits_for(self, live: LiveFlow, step: StepState) -> str:
+        """What keeps a Step from running that the machine can't know of: code or resources; "" when nothing does."""
+        return self._hand_outs.waits_for(live, step)
 
     # Attempts: AttemptSink --------------------------------------------------------------------------------------------
 

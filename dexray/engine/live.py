@@ -21,6 +21,7 @@ class Lost(Exception):
 class Pending:
     """A record in the making: what the commands of one turn of the event loop came to."""
 
+    at: float = 0.0  # the time of all its commands, and of its record: a replay sees what was seen then
     events: list[AnyEvent] = field(default_factory=list)
     tasks: list[tuple[AttemptTask, str]] = field(default_factory=list)  # with the method's durability
     cancels: list[AttemptKey] = field(default_factory=list)

@@ -48,9 +48,9 @@ def _checkpoint(live: LiveFlow, size: int, settings: HostSettings) -> bytes | No
     checkpoint = None
     # A state larger than the usual tail is not written (nor encoded) again for each tail: the cost per record stays
     # bounded.
-    if (
-        records >= settings.checkpoint_records or tail >= settings.checkpoint_bytes
-    ) and _is_worth(live.checkpoint_size, records, tail):
+    if (records >= settings.checkpoint_records or tail >= settings.checkpoint_bytes) and _is_worth(
+        live.checkpoint_size, records, tail
+    ):
         checkpoint = encode_checkpoint(live.flow)
         live.checkpoint_size = len(checkpoint)
         if not _is_worth(live.checkpoint_size, records, tail):

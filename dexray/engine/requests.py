@@ -1,7 +1,8 @@
 """Every request of `dex.wire.service`, answered by the owner of its Flow.
 
-Writes are remembered by request id beside the record that they caused, so that a repeat gets the first one's answer, also after a crash and
-after the Flow has closed. Reads tell only what is durable.
+Writes are remembered by request id beside the record that they caused, so that a repeat gets the first one's answer,
+also after a crash and after the Flow has closed. Reads tell only what is durable. While the database is away, every
+request that needs it fails as UNAVAILABLE after the host's `outage_patience`.
 """
 
 from __future__ import annotations
@@ -27,25 +28,53 @@ if TYPE_CHECKING:
     from dexray.engine.host import FlowHost
 
 AnswerT = TypeVar("AnswerT", bound=s.Answer)
+T = TypeVar("T")
 REMEMBERED = 128  # write requests whose answers a live Flow keeps at hand; older ones are in the journal
 
 
 async def answer(host: FlowHost, request: s.AnyRequest) -> s.Answer:
     """Answers one request; ServiceError is for the client, NotMine for the router."""
+    if host.stopped:
+        raise ServiceError("UNAVAILABLE", f"{request.operation}: the engine has stopped; repeat the same request id")
     try:
         return await _ANSWER[type(request)](host, request)
     except Lost as lost:
         raise ServiceError("UNAVAILABLE", f"{request.operation}: {lost}; repeat with the same request id") from lost
 
 
-# Shared pieces ----------------------------------------------------------------------------------------------------------
+# Shared pieces --------------------------------------------------------------------------------------------------------
 
 
 async def find(host: FlowHost, flow_id: str) -> LiveFlow:
-    live = await host.load(flow_id)
+    live = await look_for(host, flow_id)
     if live is None:
         raise ServiceError("NOT_FOUND", f"there is no Flow {flow_id!r}", "FLOW_NOT_EXISTS")
     return live
+
+
+async def look_for(host: FlowHost, flow_id: str) -> LiveFlow | None:
+    """The Flow, from memory or from the journal; None when there is none. NotMine when another owner has it."""
+    for _ in range(20):
+        live = host.flows.get(flow_id)
+        if live is not None:
+            live.last_used = host.clock.now()
+            return live
+        loading = host.residents.loading(flow_id)
+        await patiently(host, loading)
+        if loading.result() is None:
+            return host.flows.get(flow_id)
+    raise ServiceError("UNAVAILABLE", f"Flow {flow_id!r} leaves memory as soon as it comes: idle_flows is too small")
+
+
+async def look_up(host: FlowHost, call: Callable[[], T]) -> T:
+    """Reads the journal; UNAVAILABLE when it does not answer in time."""
+    patience = host.settings.outage_patience
+    reading = asyncio.ensure_future(host.read(call, patience=patience))
+    try:
+        await patiently(host, reading)
+        return reading.result()
+    finally:
+        reading.cancel()
 
 
 def not_active(live: LiveFlow) -> ServiceError:
@@ -53,19 +82,11 @@ def not_active(live: LiveFlow) -> ServiceError:
     return ServiceError("FAILED_PRECONDITION", f"Flow {live.flow_id!r} is {status}, not active", "FLOW_NOT_EXISTS")
 
 
-async def within(host: FlowHost, future: asyncio.Future[Any], seconds: float) -> bool:
-    """Waits for a future on the host's clock. False when the time is over first; the future is left alone."""
-    if future.done():
-        return True
-    until = host.clock.now() + seconds
-    while not future.done() and host.clock.now() < until:
-        alarm = asyncio.get_running_loop().create_future()
-        handle = host.clock.call_at(until, lambda alarm=alarm: None if alarm.done() else alarm.set_result(None))  # type: ignore[misc]
-        try:
-            await asyncio.wait({future, alarm}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            handle.cancel()
-            alarm.cancel()
+async def within(future: asyncio.Future[Any], seconds: float) -> bool:
+    """Waits for a future, on the loop's own time: a clock that is set makes no call longer. False when the time is over
+    first; the future is left alone."""
+    if not future.done():
+        await asyncio.wait({future}, timeout=seconds)
     return future.done()
 
 
@@ -79,6 +100,7 @@ def when_durable(live: LiveFlow) -> asyncio.Future[None]:
                 future.set_result(None)
             else:
                 future.set_exception(error)
+                future.exception()  # whoever asked may have lost patience
 
     live.pending.whens.append(resolve)
     return future
@@ -94,8 +116,8 @@ async def settled(host: FlowHost, live: LiveFlow) -> None:
     await patiently(host, future)
 
 
-async def patiently(host: FlowHost, future: asyncio.Future[None]) -> None:
-    if not await within(host, future, host.settings.outage_patience):
+async def patiently(host: FlowHost, future: asyncio.Future[Any]) -> None:
+    if not await within(future, host.settings.outage_patience):
         why = f" ({host.outage})" if host.outage is not None else ""
         raise ServiceError("UNAVAILABLE", f"the database did not answer in time{why}; repeat with the same request id")
     future.result()
@@ -108,7 +130,7 @@ def check_trouble(live: LiveFlow) -> None:
 
 async def attach_blobs(host: FlowHost, values: list[bytes | None]) -> dict[str, bytes]:
     hashes = {found for value in values if value is not None and (found := reference_of(value)) is not None}
-    return await host.read(lambda: host.journal.get_blobs(hashes)) if hashes else {}
+    return await look_up(host, lambda: host.journal.get_blobs(hashes)) if hashes else {}
 
 
 async def write(
@@ -122,12 +144,16 @@ async def write(
     known = live.answers.get(request.request_id)
     if known is None and not request.fresh:
         flow_id, request_id = request.flow_id, request.request_id
-        stored = await host.read(lambda: host.journal.recorded_answer(flow_id, request_id))
+        live.held += 1
+        try:
+            stored = await look_up(host, lambda: host.journal.recorded_answer(flow_id, request_id))
+        finally:
+            live.held -= 1
         if stored is not None:
             return msgspec.msgpack.decode(stored, type=answer_type)
         known = live.answers.get(request.request_id)
     if known is not None:
-        if not await within(host, known, host.settings.outage_patience):
+        if not await within(known, host.settings.outage_patience):
             raise ServiceError("UNAVAILABLE", "the first request of this id is still under way; repeat it")
         return msgspec.msgpack.decode(known.result(), type=answer_type)
     check_trouble(live)
@@ -173,7 +199,8 @@ def check_channel(host: FlowHost, live: LiveFlow, channel: str) -> None:
     kind = "ChannelMap" if instance else "Channel"
     raise ServiceError(
         "INVALID_ARGUMENT",
-        f"Flow {live.flow_id!r} of type {spec.flow_type} declares no {kind} {name!r}: add it to get_persistence_schema()",
+        f"Flow {live.flow_id!r} of type {spec.flow_type} declares no {kind} {name!r}: "
+        "add it to get_persistence_schema()",
     )
 
 
@@ -187,11 +214,12 @@ def check_attribute(host: FlowHost, live: LiveFlow, attribute: str) -> None:
     kind = "AttributeMap" if instance else "Attribute"
     raise ServiceError(
         "INVALID_ARGUMENT",
-        f"Flow {live.flow_id!r} of type {spec.flow_type} declares no {kind} {name!r}: add it to get_persistence_schema()",
+        f"Flow {live.flow_id!r} of type {spec.flow_type} declares no {kind} {name!r}: "
+        "add it to get_persistence_schema()",
     )
 
 
-# The requests -----------------------------------------------------------------------------------------------------------
+# The requests ---------------------------------------------------------------------------------------------------------
 
 
 async def _publish(host: FlowHost, request: s.Publish) -> s.Published:
@@ -234,6 +262,7 @@ async def _stop_flow(host: FlowHost, request: s.StopFlow) -> s.Done:
 
 async def _get_attribute(host: FlowHost, request: s.GetAttribute) -> s.AttributeValue:
     live = await find(host, request.flow_id)
+    check_trouble(live)
     check_attribute(host, live, request.name)
     await settled(host, live)
     value = live.flow.state.attributes.get(request.name)
@@ -244,12 +273,12 @@ async def _get_attribute(host: FlowHost, request: s.GetAttribute) -> s.Attribute
 
 async def _wait_for_flow(host: FlowHost, request: s.WaitForFlow) -> s.FlowOutcome:
     live = await find(host, request.flow_id)
+    check_trouble(live)
     if not live.flow.is_closed:
-        check_trouble(live)
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         live.closed_waiters.add(closed)
         try:
-            if not await within(host, closed, min(request.timeout, 60.0)):
+            if not await within(closed, min(request.timeout, 60.0)):
                 raise ServiceError(
                     "DEADLINE_EXCEEDED", f"Flow {request.flow_id!r} is still running", "LONG_POLL_TIMEOUT"
                 )
@@ -307,19 +336,22 @@ async def _history(host: FlowHost, request: s.GetHistory) -> s.HistoryPage:
     live = await find(host, request.flow_id)
     if not request.run_id or request.run_id == live.run_id:
         await settled(host, live)
-        page = await history_page(host, live.run_id, request, closed=live.durable_closed)
-        if page.events or live.durable_closed or request.wait <= 0:
-            return page
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        live.history_waiters.add(changed)
-        try:
-            if not await within(host, changed, min(request.wait, 60.0)):
-                return page
-            changed.result()
-        finally:
-            live.history_waiters.discard(changed)
-        return await history_page(host, live.run_id, request, closed=live.durable_closed)
-    row = await host.read(lambda: host.journal.find_run(request.run_id))
+        until = asyncio.get_running_loop().time() + min(request.wait, 60.0)
+        while True:
+            # Listens before it looks: what becomes durable while the page is read is not missed.
+            changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            live.history_waiters.add(changed)
+            closed = live.durable_closed
+            try:
+                page = await history_page(host, live.run_id, request, closed=closed)
+                if page.events or closed or live.problem:
+                    return page
+                if not await within(changed, until - asyncio.get_running_loop().time()):
+                    return page
+                changed.result()
+            finally:
+                live.history_waiters.discard(changed)
+    row = await look_up(host, lambda: host.journal.find_run(request.run_id))
     if row is None or row.flow_id != request.flow_id:
         raise ServiceError("NOT_FOUND", f"Flow {request.flow_id!r} has no run {request.run_id!r}", "FLOW_NOT_EXISTS")
     return await history_page(host, row.run_id, request, closed=row.closed_at is not None)
@@ -329,13 +361,14 @@ async def _list_flows(host: FlowHost, request: s.ListFlows) -> s.FlowsPage:
     if not 1 <= request.page_size <= 1000:
         raise ServiceError("INVALID_ARGUMENT", f"page_size {request.page_size}: from 1 to 1000")
     try:
-        rows, token = await host.read(
+        rows, token = await look_up(
+            host,
             lambda: host.journal.list_runs(
                 status=request.status,
                 flow_type=request.flow_type,
                 page_size=request.page_size,
                 page_token=request.page_token,
-            )
+            ),
         )
     except ValueError as error:
         raise ServiceError("INVALID_ARGUMENT", str(error)) from error

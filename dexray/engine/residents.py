@@ -1,8 +1,8 @@
 """Which Flows are in memory, and how they come there and leave.
 
 A Flow comes from the journal: its newest checkpoint and the records after it. Before a new owner loads an open Flow it
-raises the run's epoch, which fences whoever had it before. A Flow that only waits may leave memory; what stays is its id
-with its epoch, and the time when it is due.
+raises the run's epoch, which fences whoever had it before. A Flow that only waits may leave memory; what stays is its
+id with its epoch, and the time when it is due.
 
 Loads are tasks of the host and not of those who ask: several may ask for one Flow, each with a patience of its own.
 """
@@ -198,7 +198,9 @@ def _revive(loaded: LoadedRun, epoch: int) -> LiveFlow:
                 evolve(flow, event, record.at)
             seq = record.seq
     except Exception as error:
-        logger.exception("Flow %r: the journal of its run %s can't be read after record %s", row.flow_id, row.run_id, seq)
+        logger.exception(
+            "Flow %r: the journal of its run %s can't be read after record %s", row.flow_id, row.run_id, seq
+        )
         problem = f"the journal of run {row.run_id} can't be read after record {seq}: {type(error).__name__}: {error}"
         flow = Flow(
             FlowState(

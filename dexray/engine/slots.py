@@ -1,7 +1,7 @@
 """Steps that are ready and wait for a slot: one queue for each kind of attempt.
 
-Hand-outs follow the order in which the Steps became ready, over all kinds: a kind that finds no slot stands aside and holds up nobody. Timeout
-handlers go first: they are what is left of a Flow that ran out of time.
+Hand-outs follow the order in which the Steps became ready, over all kinds: a kind that finds no slot stands aside and
+holds up nobody. Timeout handlers go first: they are what is left of a Flow that ran out of time.
 """
 
 from __future__ import annotations

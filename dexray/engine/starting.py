@@ -1,7 +1,7 @@
 """Starting a Flow: request ids, reuse policies, replacement.
 
-The order is the specification's: the request id says whether this is the same start again; the reuse policy says whether a new run may
-start; only when it may not does `ignore_already_started` matter.
+The order is the specification's: the request id says whether this is the same start again; the reuse policy says
+whether a new run may start; only when it may not does `ignore_already_started` matter.
 
     policy                       current run is open         current run is closed
     ---------------------------  --------------------------  ----------------------------------
@@ -46,50 +46,45 @@ def verdict(policy: str, status: str) -> Verdict:
 
 
 async def start_flow(host: FlowHost, request: StartFlow) -> Started:
-    from dexray.engine.requests import check_trouble, patiently, settled, when_durable
+    from dexray.engine.requests import look_for
 
     check(host, request)
-    answer_key = f"start:{request.call_id or request.request_id}"
-    if not request.fresh:
-        stored = await host.read(lambda: host.journal.recorded_answer(request.flow_id, answer_key))
-        if stored is not None:
-            return msgspec.msgpack.decode(stored, type=Started)
-    # A Flow ID that was never used needs no look-up: the journal refuses a second current run. So the first try is blind.
+    # A Flow ID that was never used needs no look-up: the journal refuses a second current run. So the first try of a
+    # fresh request is blind.
     look = not request.fresh
-    for _ in range(10):
+    for _ in range(50):
         live = host.flows.get(request.flow_id)
         if live is None and look:
-            live = await host.load(request.flow_id)
-        look = True
-        replaces = ""
-        if live is not None:
-            try:
-                await settled(host, live)
-            except Lost:
-                continue
-            if host.flows.get(request.flow_id) is not live:
-                continue
-            refused = _meet(host, live, request)
-            if refused is not None:
-                return refused
-            replaces = live.run_id
-        run_id = host.new_id()
-        answer = Started(run_id=run_id)
-        live = _new_run(host, request, run_id, replaces, RequestAnswer(request.flow_id, answer_key, encode(answer)))
-        check_trouble(live)
-        durable = when_durable(live)
+            live = await look_for(host, request.flow_id)
         try:
-            await patiently(host, durable)
+            if live is not None:
+                known = await _meet(host, live, request, look)
+                if known is not None:
+                    return known
+            if live is None or host.flows.get(request.flow_id) is live:
+                return await _begin(host, request, live.run_id if live is not None else "")
         except Lost:
-            continue
-        return answer
+            if host.stopped:
+                raise
+        look = True
     raise ServiceError("UNAVAILABLE", f"Flow {request.flow_id!r} is being started by others again and again; repeat")
 
 
-def _meet(host: FlowHost, live: LiveFlow, request: StartFlow) -> Started | None:
-    """What the current run means for this start: the answer when it stands in the way, None when a new run may begin."""
+async def _meet(host: FlowHost, live: LiveFlow, request: StartFlow, look: bool) -> Started | None:
+    """What the current run means for this start: the answer when it stands in the way or is of this very call, None
+    when a new run may begin. `look`: this call may have been made before."""
+    from dexray.engine.requests import check_trouble, look_up, settled
+
+    await settled(host, live)
+    if look:  # now that what was on its way has arrived: the first try of this call may have been among it
+        stored = await look_up(host, lambda: host.journal.recorded_answer(request.flow_id, _answer_key(request)))
+        if stored is not None:
+            return msgspec.msgpack.decode(stored, type=Started)
+        if host.flows.get(request.flow_id) is not live:
+            return None
     state = live.flow.state
-    decision = verdict(request.id_reuse_policy, state.status)
+    # What a Flow in trouble has come to in memory is not durable.
+    decision = verdict(request.id_reuse_policy, "RUNNING" if live.problem and not live.durable_closed else state.status)
     if decision == "refuse":
         if request.ignore_already_started and state.request_id == request.request_id:
             return Started(run_id=state.run_id)
@@ -101,8 +96,27 @@ def _meet(host: FlowHost, live: LiveFlow, request: StartFlow) -> Started | None:
             "FLOW_ALREADY_STARTED",
         )
     if decision == "terminate":
+        # The end of the old run is durable before the new one begins: an owner that has lost the old run without
+        # knowing it is told so here, and starts no second one beside it.
+        check_trouble(live)
         host.execute(live, commands.Stop(stop_type="TERMINATE", reason="replaced by a new start"))
+        await settled(host, live)
     return None
+
+
+async def _begin(host: FlowHost, request: StartFlow, replaces: str) -> Started:
+    from dexray.engine.requests import check_trouble, patiently, when_durable
+
+    answer = Started(run_id=host.new_id())
+    recorded = RequestAnswer(request.flow_id, _answer_key(request), encode(answer))
+    live = _new_run(host, request, answer.run_id, replaces, recorded)
+    check_trouble(live)
+    await patiently(host, when_durable(live))
+    return answer
+
+
+def _answer_key(request: StartFlow) -> str:
+    return f"start:{request.call_id or request.request_id}"
 
 
 def _new_run(host: FlowHost, request: StartFlow, run_id: str, replaces: str, recorded: RequestAnswer) -> LiveFlow:

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from dex.wire.specs import FlowSpec
+from dex.wire.specs import WAIT_FOR, FlowSpec
 
 from dexray.machine import closing, commands, conditions, invariants, steps
 from dexray.machine.events import AttributesWritten, FlowStarted, MessagePublished
@@ -90,10 +90,12 @@ def _finish_attempt(turn: Turn, command: commands.FinishAttempt) -> None:
     if step is None:
         return
     match command.result:
-        case WaitForSucceeded():
+        case WaitForSucceeded() if step.method == WAIT_FOR:
             steps.wait_for_succeeded(turn, step, command.result)
-        case ExecuteSucceeded():
+        case ExecuteSucceeded() if step.method != WAIT_FOR:
             steps.execute_succeeded(turn, step, command.result)
+        case WaitForSucceeded() | ExecuteSucceeded():
+            steps.attempt_failed(turn, step, steps.misplaced(step, command.result))
         case AttemptFailed():
             steps.attempt_failed(turn, step, command.result)
         case AttemptReturned():

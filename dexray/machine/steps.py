@@ -303,6 +303,15 @@ def attempt_returned(turn: Turn, step: StepState, result: ReturnedResult, again_
     turn.emit(AttemptReturned(step.id, step.method, step.attempt, reason, again_at))
 
 
+def misplaced(step: StepState, result: WaitForSucceeded | ExecuteSucceeded) -> FailedResult:
+    """A Wait where a decision was due, or the other way round."""
+    return FailedResult(
+        error_type="dex.errors.InvalidStepResultError",
+        detail=f"{step.method} of {step.id} was answered with {type(result).__name__}",
+        kind=INVALID_RESULT,
+    )
+
+
 def interrupt(turn: Turn) -> None:
     """What was handed out before this owner came has failed: nobody will hear of it any more."""
     for step in [step for step in turn.state.steps.values() if step.phase == RUNNING]:

@@ -47,17 +47,49 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """The engine's clock over the running loop's time. `offset` is how far the wall clock is off: tests step it."""
+    """The engine's clock over the running loop's time. `offset` is how far the wall clock is off: tests step it, and
+    whoever waits for a time is called, as by a clock that was set, to look at the time anew."""
 
     def __init__(self) -> None:
-        self.offset = 0.0
+        self._offset = 0.0
+        self._armed: dict[_Armed, None] = {}
+
+    @property
+    def offset(self) -> float:
+        return self._offset
+
+    @offset.setter
+    def offset(self, seconds: float) -> None:
+        self._offset = seconds
+        for armed in list(self._armed):
+            armed.ring_soon()
 
     def now(self) -> float:
-        return EPOCH + self.offset + asyncio.get_running_loop().time()
+        return EPOCH + self._offset + asyncio.get_running_loop().time()
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
-        loop = asyncio.get_running_loop()
-        return loop.call_at(when - EPOCH - self.offset, callback)
+        return _Armed(self._armed, when - EPOCH - self._offset, callback)
+
+
+class _Armed:
+    def __init__(self, among: dict[_Armed, None], at: float, callback: Callable[[], None]) -> None:
+        self._among = among
+        self._callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.Handle = self._loop.call_at(at, self._ring)
+        among[self] = None
+
+    def ring_soon(self) -> None:
+        self._handle.cancel()
+        self._handle = self._loop.call_soon(self._ring)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+        self._among.pop(self, None)
+
+    def _ring(self) -> None:
+        self._among.pop(self, None)
+        self._callback()
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:

@@ -77,7 +77,7 @@ def test_a_long_one_that_is_known_to_run_makes_room_for_the_next() -> None:
     assert policy.reserve_all() == 1
 
 
-def test_a_short_type_gets_slots_for_full_packs_on_every_lane() -> None:
+def test_a_short_type_gets_slots_for_full_packs_at_every_place() -> None:
     policy = Policy(cpus=2)
     policy.learn(0.0001)
     assert policy.reserve_all() == 2 * 2 * 64
@@ -146,28 +146,28 @@ def test_unknown_and_long_types_go_alone_at_once() -> None:
     policy.hand_out(1, 2, 3, 4)
     lots = policy.lots()
     assert [lot.items for lot in lots] == [(1,), (2,), (3,), (4,)]
-    assert not any(lot.short or lot.in_lane for lot in lots)
+    assert not any(lot.short or (lot.place and lot.place.counts) for lot in lots)
 
 
-def test_a_backlog_of_short_attempts_goes_in_packs_on_a_few_lanes() -> None:
+def test_a_backlog_of_short_attempts_goes_in_packs_at_a_few_places() -> None:
     policy = Policy(cpus=2)
     policy.learn(0.0002)
     policy.hand_out(*range(200))
     assert policy.sizes() == [50, 50, 50, 50]
 
 
-def test_attempts_wait_while_all_lanes_are_taken_and_then_go_together() -> None:
+def test_attempts_wait_while_all_places_are_taken_and_then_go_together() -> None:
     policy = Policy(cpus=1)
     policy.learn(0.0002)
     policy.hand_out(*range(100))
     first, second = policy.lots()
     policy.hand_out(100, 101, 102)
     assert policy.lots() == []
-    policy.dispatch.leave_lane(first)
+    policy.dispatch.leave_place(first)
     (third,) = policy.lots()
     assert third.items == (100, 101, 102)
-    policy.dispatch.leave_lane(second)
-    policy.dispatch.leave_lane(second)
+    policy.dispatch.leave_place(second)
+    policy.dispatch.leave_place(second)
     assert policy.lots() == []
 
 
@@ -231,7 +231,7 @@ def test_an_attempt_that_comes_back_unstarted_goes_first_and_as_what_its_type_is
     policy.learn(0.001)
     policy.hand_out(1, 2)
     (lot, _) = policy.lots()
-    policy.dispatch.leave_lane(lot)
+    policy.dispatch.leave_place(lot)
     policy.learn(1.0)
     policy.dispatch.enqueue_again(policy.ready[1], 0.0)
     (again,) = policy.lots()
@@ -319,11 +319,11 @@ def test_whatever_happens_every_slot_is_counted_once(moves: list[tuple[str, tupl
             case "free" if sent:
                 ready, lot = sent.pop(list(sent)[choice % len(sent)])
                 dispatch.free(ready.slot)
-                dispatch.leave_lane(lot)
+                dispatch.leave_place(lot)
             case "again" if sent:
                 item = list(sent)[choice % len(sent)]
                 queued[item], lot = sent.pop(item)
-                dispatch.leave_lane(lot)
+                dispatch.leave_place(lot)
                 dispatch.enqueue_again(queued[item], float(number))
             case "ran":
                 dispatch.ran(kind, choice / 1000)

@@ -102,7 +102,7 @@ def test_a_returned_attempt_without_a_reason_keeps_its_locks() -> None:
 
 
 # C26
-@pytest.mark.statement("B195")
+@pytest.mark.statement("B195", "B230")
 def test_wait_for_and_execute_have_locks_of_their_own_and_a_wait_holds_none() -> None:
     bench = Bench(step("S"), step("A", method(locks=["y"]), wait_for=method(locks=["x"]))).start()
     bench.succeed("S-1", go_to("A"))

@@ -354,7 +354,7 @@ def test_an_interruption_is_the_same_for_both_durabilities() -> None:
     assert bench.step("A-1").attempt == bench.step("B-1").attempt == 2
 
 
-@pytest.mark.statement("B199", "D9")
+@pytest.mark.statement("B199", "B211", "D9")
 def test_the_result_of_an_interrupted_attempt_comes_too_late() -> None:
     bench = one_step()
     bench.hand_out("A-1")
@@ -368,7 +368,7 @@ def test_the_result_of_an_interrupted_attempt_comes_too_late() -> None:
     assert bench.phase("A-1") == "execute running"
 
 
-@pytest.mark.statement("D9", "B211")
+@pytest.mark.statement("D9")
 @pytest.mark.parametrize(
     "change",
     [

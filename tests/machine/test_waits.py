@@ -68,7 +68,7 @@ def test_messages_that_were_there_before_satisfy_a_wait_at_its_commit() -> None:
     assert bench.queue("box") == [b"2"]
 
 
-@pytest.mark.statement("B83", "B96")
+@pytest.mark.statement("B83", "B84", "B96")
 def test_all_of_waits_for_all_and_reports_all() -> None:
     bench = waiting(all_of(one("a"), timer(5), one("b")))
     bench.publish("a", b"1")
