@@ -1,10 +1,11 @@
 """What owners and worker processes say to each other about attempts.
 
 An owner (`RayAttempts` inside a FlowActor) hands attempts out in **lots** of one or more: as a Ray task, over
-the lane of a Ray task that is there already, or by a call to an async worker. Each hand-out has a token, a number that is never used twice in one
-life of the owner. The same attempt may be handed out again after it was returned unstarted; its new token
-keeps a late word about the old hand-out from touching the new one. A life of an owner has a random number
-too, because a restarted actor keeps its handle and would hear what was meant for its former self.
+the lane of a Ray task that is there already, or by a call to an async worker. Each hand-out has a token, a
+number that is never used twice in one life of the owner. The same attempt may be handed out again after it was
+returned unstarted; its new token keeps a late word about the old hand-out from touching the new one. A life of
+an owner has a random number too, because a restarted actor keeps its handle and would hear what was meant for
+its former self.
 
 - `Lot` goes out, `LotResult` is the answer of a Ray task.
 - `Report` is one-way news on the way: heartbeats, and results that should not wait for the end of the lot. It

@@ -17,7 +17,7 @@ NOBODY = 0  # the code is loaded for no owner: nothing is reported
 async def why_not_loadable(code: bytes, deployment_id: str) -> str:
     """Loads packed code on a worker of the caller's job: "" when that works, or why it does not."""
     task = ray.remote(check_code).options(num_cpus=0, max_retries=1, name="dexray.check_code")
-    reference = task.remote([ray.put((code, None))], deployment_id, NOBODY)
+    reference = task.remote([ray.put((code, None, None))], deployment_id, NOBODY)
     try:
         return str(await asyncio.wait_for(_awaitable(reference), PATIENCE))
     except TimeoutError:

@@ -1,9 +1,9 @@
 """The code of deployments, where workers can fetch it once.
 
 A worker process needs a few things that are the same for thousands of attempts: the packed code of a
-deployment, a handle of the owner it reports to, and the owner's door for lanes. They lie in one object of Ray's object store. A task gets
-a reference to it inside a list, which costs nothing and is not resolved by Ray; only a worker that does not
-know the deployment yet fetches the object.
+deployment, a handle of the owner it reports to, and the owner's door for lanes. They lie in one object of Ray's
+object store. A task gets a reference to it inside a list, which costs nothing and is not resolved by Ray; only a
+worker that does not know the deployment yet fetches the object.
 """
 
 from __future__ import annotations

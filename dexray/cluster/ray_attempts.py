@@ -1,7 +1,6 @@
 """Attempts on Ray: the AttemptPort of a FlowActor.
 
-    run -> dispatch (which attempts, in which lots) -> a Ray task or an async worker -> LotResult or Report ->
-    the sink
+    run -> dispatch (which attempts, in which lots) -> a Ray task, a lane or an async worker -> results -> the sink
 
 Everything here happens in the event loop of the owner; callbacks of Ray's threads only put what they got into
 an inbox. Nothing is ever awaited for an attempt: a callback costs less CPU than a future or a coroutine, and
@@ -28,7 +27,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -49,8 +48,9 @@ from dexray.cluster.attempt_messages import (
 from dexray.cluster.cluster_watch import ClusterWatch
 from dexray.cluster.code_store import CodeStore
 from dexray.cluster.dispatch import Bundle, Dispatch, DispatchSettings
-from dexray.cluster.handouts import Handout, SentLot, lost_with
+from dexray.cluster.handouts import Handout, Lane, SentLot, lost_with
 from dexray.cluster.inbox import Inbox, LongPolls
+from dexray.cluster.lanes import Lanes
 from dexray.cluster.ray_errors import Meaning, RayFailure, failure_of
 from dexray.cluster.worker_task import run_lot
 from dexray.protocol.attempts import (
@@ -65,6 +65,8 @@ from dexray.protocol.ports import AttemptPort, AttemptSink
 
 logger = logging.getLogger("dexray.cluster.attempts")
 
+_NO_RESULT = RayFailure(Meaning.CRASHED, "dexray.NoResult", "the worker sent no result")
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptSettings:
@@ -74,6 +76,9 @@ class AttemptSettings:
     cancel_grace: float = 10.0  # after it the slot of a canceled attempt is free, even if the handler goes on
     refresh: float = 5.0  # how often the cluster is asked for its CPUs and nodes
     lost_node_grace: float = 10.0  # after a node's death, for Ray to say itself what was lost
+    lanes: bool = True  # Ray tasks may stay and take more lots over a socket
+    linger: float = 0.01  # how long one stays without a lot
+    crash_slack: float = 0.02  # between Ray's word that a process died and the end of what it had sent by socket
     blocked: float = 5.0  # an async process that is silent for so long when asked gets no more attempts
     kill_slack: float = 2.0  # for a worker to end itself, before Ray is asked to end it
     assume_begun: float = 1.0  # how often lots are looked at of which nothing was heard
@@ -103,6 +108,7 @@ class RayAttempts(AttemptPort):
         self._lots: dict[int, SentLot] = {}
         self._numbers = 0
         self._inbox = Inbox(loop)
+        self._lanes = Lanes(self, loop, self._life, self._settings.linger)
         self._pool = AsyncPool(self._settings.dispatch.async_processes, self._inbox.when_ready, self._worker_lost)
         self._remotes: dict[bytes, Any] = {}
         self._is_flushing = False
@@ -119,12 +125,16 @@ class RayAttempts(AttemptPort):
         self._newest_heard: dict[bytes, int] = {}  # the latest lot that is known to have begun, by resource signature
 
     async def start(self) -> None:
-        """Asks the cluster for its CPUs, and again every few seconds from now on."""
+        """Asks the cluster for its CPUs, and again every few seconds from now on; opens the door for lanes."""
+        if self._settings.lanes:
+            untyped: Any = ray.util
+            await self._lanes.start(untyped.get_node_ip_address())
         await self._watch.start()
 
     async def close(self) -> None:
         """Ends the async workers and the background work. Attempts that run are left to themselves."""
         self._watch.close()
+        self._lanes.close()
         for task in list(self._background):
             task.cancel()
         self._pool.close()
@@ -180,6 +190,7 @@ class RayAttempts(AttemptPort):
         if lot.worker is not None:
             self._pool.cancel(lot, self._life, handout.token)
         elif lot.is_announced and not lot.heard_of:
+            lot.ray_canceled = True
             ray.cancel(lot.reference, force=False, recursive=False)  # it can't be about to end: see lot_run
         self._polls.answer(handout.token)
         self._loop.call_later(self._settings.cancel_grace, self._abandon, handout)
@@ -235,7 +246,7 @@ class RayAttempts(AttemptPort):
 
     async def _fetch_code(self, handout: Handout) -> None:
         try:
-            await self._code.fetch(handout.deployment_id, self._life, self._owner)
+            await self._code.fetch(handout.deployment_id, self._life, self._owner, self._lanes.door)
         except Exception as error:
             logger.warning("the code of deployment %s can't be read: %s", handout.deployment_id, error)
             reason = f"the code of deployment {handout.deployment_id} can't be read: {error}"
@@ -266,8 +277,10 @@ class RayAttempts(AttemptPort):
 
     def _flush(self) -> None:
         self._is_flushing = False
-        for bundle in self._dispatch.plan():
+        for bundle in self._dispatch.plan(self._loop.time()):
             self._send(bundle)
+        for place in self._dispatch.take_unwanted():
+            self._lanes.say_bye(self._lanes.at(place))
 
     def _send(self, bundle: Bundle[Handout]) -> None:
         self._numbers += 1
@@ -275,24 +288,44 @@ class RayAttempts(AttemptPort):
         self._lots[lot.number] = lot
         for handout in bundle.items:
             handout.lot = lot
+        if bundle.place is not None and bundle.over_lane:
+            self._send_over(self._lanes.at(bundle.place), lot)
+            return
+        may_stay = bundle.may_stay and self._lanes.door is not None
         try:
             parcel = self._code.parcel(bundle.group, self._life)
             if parcel is None:
                 raise LookupError(f"the code of deployment {bundle.group} was dropped")
-            tasks = {handout.token: handout.task for handout in bundle.items}
-            data = encode_lot(self._life, tasks, time.time(), announce=not bundle.short and not bundle.bucket.is_async)
+            data = self._encoded(lot, not bundle.short and not bundle.bucket.is_async, may_stay)
             if bundle.bucket.is_async:
                 reference = self._pool.send(lot, parcel, data)
             else:
                 reference = self._remote(bundle.items[0]).remote(parcel, data)
         except Exception as error:
             logger.warning("Ray refuses attempts of %s: %s", bundle.items[0].kind, error)
+            self._task_over(lot)
             self._not_run(lot, f"Ray refuses the attempt: {error}")
             return
         lot.reference = reference
+        if may_stay and bundle.place is not None:
+            self._lanes.add(lot, bundle.place)
         if bundle.short or bundle.bucket.is_async:
             self._loop.call_later(self._settings.assume_begun, self._assume_begun, lot)
         self._inbox.when_ready(reference, partial(self._lot_answered, lot))
+
+    def _send_over(self, lane: Lane, lot: SentLot) -> None:
+        """A lane is a free CPU: what is sent begins at once."""
+        lot.node, lot.heard_of = lane.root.node, True
+        self._lanes.send(lane, lot, self._encoded(lot, announce=False, may_stay=False))
+        if not lot.bundle.short:
+            for handout in lot.bundle.items:
+                self._has_begun(handout)
+        else:
+            self._loop.call_later(self._settings.assume_begun, self._assume_begun, lot)
+
+    def _encoded(self, lot: SentLot, announce: bool, may_stay: bool) -> bytes:
+        tasks = {handout.token: handout.task for handout in lot.bundle.items}
+        return encode_lot(self._life, tasks, time.time(), announce, lot.number, may_stay)
 
     def _remote(self, handout: Handout) -> Any:
         key = handout.signature + b"async" if handout.is_async else handout.signature
@@ -309,17 +342,47 @@ class RayAttempts(AttemptPort):
     def _lot_answered(self, lot: SentLot, value: object) -> None:
         lot.answered = True
         self._heard_of(lot)
+        connected = lot.lane is not None and lot.lane.connection is not None
+        last = self._task_over(lot)
         if isinstance(value, bytes):
             for finished in decode_result(value).finished:
                 self._finished(finished)
             if lot.worker is None:
-                self._lot_failed(lot, RayFailure(Meaning.CRASHED, "dexray.NoResult", "the worker sent no result"))
+                self._lot_failed(lot, _NO_RESULT)
+                if last is not None:
+                    self._not_begun(last)
             else:
                 lot.worker.is_up = True
         elif lot.worker is not None and failure_of(value).broke_process:
             self._worker_lost(lot.worker, value)
+        elif connected:  # what the process said before it died may still be in the socket
+            self._loop.call_later(self._settings.crash_slack, self._task_failed, lot, last, failure_of(value))
         else:
-            self._lot_failed(lot, failure_of(value))
+            self._task_failed(lot, last, failure_of(value))
+
+    def _task_over(self, lot: SentLot) -> SentLot | None:
+        """A Ray task has ended, or is given up. The lot that is on its lane, other than its first."""
+        if lot.bundle.place is not None:
+            self._dispatch.task_ended(lot.bundle.place)
+            self._flush_soon()
+        lane = lot.lane
+        if lane is None:
+            return None
+        self._lanes.remove(lane)
+        return lane.lot if lane.lot is not lot else None
+
+    def _task_failed(self, lot: SentLot, last: SentLot | None, failure: RayFailure) -> None:
+        self._lot_failed(lot, failure)
+        if last is not None:
+            if failure.meaning is not Meaning.CRASHED:
+                failure = replace(failure, meaning=Meaning.CRASHED)
+            self._lot_failed(last, failure)
+
+    def _not_begun(self, lot: SentLot) -> None:
+        """The Ray task ended before the lot reached it: see `worker_lane`."""
+        for handout in self._open_of(lot):
+            self._finished(Finished(handout.token, AttemptReturned(reason="the Ray task ended before it began")))
+        self._close_lot(lot)
 
     def _lot_failed(self, lot: SentLot, failure: RayFailure) -> None:
         """Ends what is still open in a lot."""
@@ -415,7 +478,8 @@ class RayAttempts(AttemptPort):
         if lot.worker is not None:
             lot.worker.lots.discard(lot)
         self._lots.pop(lot.number, None)
-        self._dispatch.leave_place(lot.bundle)
+        if lot.lane is None:
+            self._dispatch.leave_place(lot.bundle)
         self._flush_soon()
 
     def _abandon(self, handout: Handout) -> None:
@@ -423,6 +487,8 @@ class RayAttempts(AttemptPort):
             logger.warning("a canceled attempt did not end in %g s: %s", self._settings.cancel_grace, handout.key)
             if handout.lot is not None and handout.lot.worker is not None:
                 self._pool.check(handout.lot.worker, self._loop, self._settings.blocked)
+            if handout.lot is not None:
+                self._dispatch.leave_place(handout.lot.bundle)
             self._end(handout)
 
     def _kill(self, lot: SentLot) -> None:
@@ -444,6 +510,43 @@ class RayAttempts(AttemptPort):
         self._is_notifying = False
         if self._dispatch.take_refused():
             self._sink.slots_changed()
+
+    # Lanes: a LaneHost ------------------------------------------------------------------------------------------------
+
+    def lane_begun(self, lane: Lane) -> None:
+        root = lane.root
+        if root.is_announced:
+            for handout in self._open_of(root):
+                self._has_begun(handout)
+        root.heard_of = True
+        self._heard_of(root)
+
+    def lane_result(self, lane: Lane, number: int, finished: tuple[Finished, ...]) -> None:
+        self.late_results(finished)
+        lot, lane.lot = lane.lot, None
+        if lot is None or lot.number != number:
+            logger.warning("a lane sent the result of a lot that it did not have")
+            self._lanes.say_bye(lane)
+        elif lane.root.ray_canceled or not self._dispatch.offer(lane.place, self._loop.time()):
+            self._lanes.say_bye(lane)
+        if lot is not None:
+            self._lot_failed(lot, _NO_RESULT)
+        self._flush_soon()
+
+    def lane_leaves(self, lane: Lane) -> None:
+        if lane.lot is None:
+            self._dispatch.withdraw(lane.place)
+            self._lanes.say_bye(lane)
+
+    def lane_closed(self, lane: Lane) -> None:
+        self._dispatch.withdraw(lane.place)
+
+    def late_results(self, finished: tuple[Finished, ...]) -> None:
+        for one in finished:
+            self._finished(one)
+
+    def lanes_work(self, work: bool) -> None:
+        self._dispatch.lanes_work = work
 
     # Running attempts and cancellation --------------------------------------------------------------------------------
 
@@ -470,7 +573,7 @@ class RayAttempts(AttemptPort):
         if lot.worker is not None:
             has_begun = lot.worker.is_up
         else:
-            has_begun = lot.number < self._newest_heard.get(lot.bundle.bucket.signature, 0)
+            has_begun = lot.heard_of or lot.number < self._newest_heard.get(lot.bundle.bucket.signature, 0)
         if has_begun:
             for handout in self._open_of(lot):
                 self._has_begun(handout)
@@ -478,6 +581,10 @@ class RayAttempts(AttemptPort):
             self._loop.call_later(self._settings.assume_begun, self._assume_begun, lot)
 
     def _heard_of(self, lot: SentLot) -> None:
+        if lot.is_on_lane:
+            return  # it says nothing about Ray's queue
+        if lot.bundle.place is not None:
+            self._dispatch.task_begun(lot.bundle.place)
         signature = lot.bundle.bucket.signature
         self._newest_heard[signature] = max(lot.number, self._newest_heard.get(signature, 0))
 
@@ -492,10 +599,14 @@ class RayAttempts(AttemptPort):
         self._flush_soon()
 
     def _node_lost(self, node: str, died_at: float) -> None:
+        for lane in self._lanes.on_node(node):
+            if lane.root.sent_at < died_at:
+                self._task_over(lane.root)
         for lot in lost_with(list(self._lots.values()), node, died_at, self._newest_heard):
             logger.warning("nothing was heard of %d attempts on the lost node %s", len(lot.open), node)
             detail = f"the node {node} died, and nothing was heard of the attempt since"
             self._lot_failed(lot, RayFailure(Meaning.CRASHED, "dexray.NodeLost", detail))
+            self._task_over(lot)
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = self._loop.create_task(work)

@@ -60,7 +60,7 @@ class ClusterService:
                     self._remember(request.flow_id, owner)
                     return decode_answer(request, answer)
                 case Failed(failure=failure):
-                    raise ServiceError(failure.code, failure.detail, failure.sub_status)
+                    raise ServiceError.of(failure)
                 case Elsewhere(owner=owner):
                     if all(load.name != owner for load in self._view.actors):
                         await self._refresh()

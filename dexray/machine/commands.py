@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from dex.wire.service import FlowConfigSpec
 from dex.wire.specs import TimeoutHandlerSpec
 
-from dexray.protocol.attempts import AttemptKey, AttemptResult, Heartbeat
+from dexray.protocol.attempts import AttemptKey, AttemptResult, Heartbeat, RpcSucceeded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,16 @@ class FinishAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyRpc:
+    """An RPC handler has returned: what it asks for is to be applied. Ask `rpcs.refusal` first."""
+
+    name: str
+    request_id: str
+    input: bytes
+    result: RpcSucceeded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
     """Time has passed: Timers, retries and the Flow's timeout that are due now."""
 
@@ -74,4 +84,4 @@ class Interrupt:
     """A new owner took over: what its predecessor had handed out is lost."""
 
 
-Command = Start | Publish | SetAttribute | Stop | HandOut | StoreHeartbeat | FinishAttempt | Due | Interrupt
+Command = Start | Publish | SetAttribute | Stop | ApplyRpc | HandOut | StoreHeartbeat | FinishAttempt | Due | Interrupt

@@ -189,6 +189,16 @@ class FlowClosed(Event, frozen=True, array_like=True, tag="FlowClosed/1"):
     completion: Completion | None = None
 
 
+class RpcApplied(Event, frozen=True, array_like=True, tag="RpcApplied/1"):
+    """An RPC changed the Flow. What it wrote follows in the same record, by `__rpc/<name>`."""
+
+    name: str
+    request_id: str
+    input: bytes
+    output: bytes | None = None
+    canceling: tuple[str, ...] = ()
+
+
 AnyEvent = (
     FlowStarted
     | StepScheduled
@@ -209,6 +219,7 @@ AnyEvent = (
     | StepCancelled
     | FlowTimedOut
     | FlowClosed
+    | RpcApplied
 )
 
 _encoder = msgspec.msgpack.Encoder()

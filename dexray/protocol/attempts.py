@@ -23,7 +23,7 @@ class AttemptKey(Wire, frozen=True):
     flow_id: str
     run_id: str
     step_execution_id: str
-    method: str  # wait_for, execute or timeout
+    method: str  # wait_for, execute, timeout or rpc
     attempt: int
 
 
@@ -138,6 +138,16 @@ class ExecuteSucceeded(Wire, frozen=True, tag="decision", kw_only=True):
     blobs: dict[str, bytes] = {}
 
 
+class RpcSucceeded(Wire, frozen=True, tag="rpc", kw_only=True):
+    """What an RPC handler returned: its output (None: a procedure), Steps to start and types of Steps to cancel."""
+
+    output: bytes | None = None
+    writes: Writes = Writes()
+    movements: tuple[MovementSpec, ...] = ()
+    canceling: tuple[str, ...] = ()
+    blobs: dict[str, bytes] = {}
+
+
 class AttemptFailed(Wire, frozen=True, tag="failed", kw_only=True):
     """Why an attempt failed. error_type is the qualified class name of the user's exception or one of ours (see below)."""
 
@@ -165,7 +175,7 @@ class Heartbeat(Wire, frozen=True):
     value: bytes | None = None
 
 
-AttemptResult = WaitForSucceeded | ExecuteSucceeded | AttemptFailed | AttemptReturned
+AttemptResult = WaitForSucceeded | ExecuteSucceeded | RpcSucceeded | AttemptFailed | AttemptReturned
 
 HANDLER_ERROR = "HANDLER_ERROR"
 METHOD_TIMEOUT = "METHOD_TIMEOUT"

@@ -37,6 +37,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        # A timer fires when it is due within the resolution. That of the real clock is less than the gap between two
+        # floats after a hundred days, and then no timer would ever be due.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         return self._jumping.elapsed

@@ -25,11 +25,13 @@ from dex.options import (
     ExecuteFailureRoute,
     FlowTimeoutHandlerOptions,
     RetryPolicy,
+    RPCInvokeOptions,
     StepDurability,
     StepOptions,
     StepResources,
     WaitForFailurePolicy,
 )
+from dex.rpc import RpcOptions
 from dex.wire.specs import (
     FailureRoute,
     FlowSpec,
@@ -120,7 +122,23 @@ class Describer:
             locks=locks,
             transactional=options.is_transactional or bool(locks),
             load=self._loads(where, "", options),
+            resources=resource_spec(where, options.resources),
         )
+
+    def rpc_call(
+        self, rpc: RpcDefinition, options: RPCInvokeOptions
+    ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Physical names that a call adds to its RPC: locks, AttributeMap instances, ChannelMap instances to load."""
+        where = f"{self._flow}, RPC {rpc.name!r}, RPCInvokeOptions"
+        if not isinstance(options, RPCInvokeOptions):
+            raise TypeError(f"{self._flow}, RPC {rpc.name!r}: options are RPCInvokeOptions(...), got {options!r}")
+        once = RpcOptions(
+            load_attribute_map_instances=_once(options.load_attribute_map_instances),
+            load_channel_map_instances=_once(options.load_channel_map_instances),
+        )
+        load = self._loads(where, "", once)
+        locks = self._locks(where, "lock_attribute_map_instances", _once(options.lock_attribute_map_instances))
+        return locks, load.attribute_map_instances, load.channel_map_instances
 
     # Methods ---------------------------------------------------------------------------------------------------------
 
@@ -243,6 +261,11 @@ class Describer:
             )
             raise FlowDefinitionError(f"{where}: {option}: {type(thing).__name__} {name!r} {reason}")
         return name
+
+
+def _once(given: tuple[T, ...]) -> tuple[T, ...]:
+    """Without repetitions; anything but a tuple or a list is left for `_names` to refuse."""
+    return tuple(dict.fromkeys(given)) if isinstance(given, tuple | list) else given
 
 
 def _names(where: str, option: str, given: object, kind: type[T], name_of: Callable[[T], str]) -> tuple[str, ...]:

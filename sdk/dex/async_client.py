@@ -25,6 +25,7 @@ from dex.channel import Channel, ChannelMap
 from dex.client_calls import ClientOptions, HistoryCursor, ServiceCaller, not_active, seconds_of
 from dex.client_requests import RequestBuilder
 from dex.client_results import flow_info, flows_page
+from dex.client_rpc import RpcCalls
 from dex.client_unserved import UnservedCalls
 from dex.flow import Flow
 from dex.names import check_flow_id
@@ -39,7 +40,7 @@ StartT = TypeVar("StartT")
 T = TypeVar("T")
 
 
-class AsyncClient(UnservedCalls):
+class AsyncClient(RpcCalls, UnservedCalls):
     """Starts, feeds, watches and stops Flows.
 
         async with AsyncClient(registry) as client:

@@ -17,7 +17,7 @@ from dex.async_client import AsyncClient
 from dex.attribute import Attribute, AttributeMap
 from dex.channel import Channel, ChannelMap
 from dex.client_calls import ClientOptions
-from dex.client_unserved import Function, FunctionOf, Procedure, ProcedureOf
+from dex.client_rpc import Function, FunctionOf, Procedure, ProcedureOf
 from dex.flow import Flow
 from dex.options import (
     AttributeMatch,
@@ -239,6 +239,7 @@ class Client:
         *,
         run_id: str = "",
         options: RPCInvokeOptions | None = None,
+        request_id: str | None = None,
     ) -> OutputT: ...
 
     @overload
@@ -250,6 +251,7 @@ class Client:
         *,
         run_id: str = "",
         options: RPCInvokeOptions | None = None,
+        request_id: str | None = None,
     ) -> None: ...
 
     @overload
@@ -261,6 +263,7 @@ class Client:
         *,
         run_id: str = "",
         options: RPCInvokeOptions | None = None,
+        request_id: str | None = None,
     ) -> OutputT: ...
 
     @overload
@@ -272,6 +275,7 @@ class Client:
         *,
         run_id: str = "",
         options: RPCInvokeOptions | None = None,
+        request_id: str | None = None,
     ) -> None: ...
 
     def invoke_rpc(
@@ -282,8 +286,11 @@ class Client:
         *,
         run_id: str = "",
         options: RPCInvokeOptions | None = None,
+        request_id: str | None = None,
     ) -> Any:
-        return self._portal.call(self._client.invoke_rpc, method, flow_id, input, run_id=run_id, options=options)
+        return self._portal.call(
+            self._client.invoke_rpc, method, flow_id, input, run_id=run_id, options=options, request_id=request_id
+        )
 
     def write_stream(self, flow_id: str, stream: Stream[T], source: str, value: T) -> None:
         self._portal.call(self._client.write_stream, flow_id, stream, source, value)

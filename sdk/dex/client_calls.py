@@ -39,6 +39,7 @@ from dex.wire.service import (
     FlowService,
     GetHistory,
     HistoryEvent,
+    InvokeRpc,
     Request,
     ServiceError,
     ServiceFailure,
@@ -136,7 +137,7 @@ class ServiceCaller:
                     return await service.call(request)
             except ServiceError as error:
                 failure = error.failure
-                if failure.code != "UNAVAILABLE":
+                if failure.code != "UNAVAILABLE" or failure.is_final:
                     raise error_from_failure(failure, operation, request.flow_id) from None
                 detail = failure.detail
             except TimeoutError:
@@ -244,7 +245,7 @@ class HistoryCursor:
 def _poll_of(request: Request[Any]) -> float:
     """Seconds that the service may take on purpose."""
     match request:
-        case WaitForFlow(timeout=seconds) | GetHistory(wait=seconds):
+        case WaitForFlow(timeout=seconds) | GetHistory(wait=seconds) | InvokeRpc(timeout=seconds):
             return seconds
         case _:
             return 0.0

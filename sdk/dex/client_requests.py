@@ -15,14 +15,15 @@ from uuid import uuid4
 
 from dex.attribute import Attribute, AttributeMap
 from dex.channel import Channel, ChannelMap
+from dex.definitions import FlowDefinition, RpcDefinition
 from dex.durations import whole_seconds
 from dex.flow import Flow
 from dex.names import check_flow_id, check_instance, physical_name
-from dex.options import StartFlowOptions, StopFlowOptions
+from dex.options import RPCInvokeOptions, StartFlowOptions, StopFlowOptions
 from dex.registry import Registry
 from dex.stream import Stream
 from dex.values import attach, detach
-from dex.wire.service import AttributeValue, GetAttribute, Publish, SetAttribute, StartFlow, StopFlow
+from dex.wire.service import AttributeValue, GetAttribute, InvokeRpc, Publish, SetAttribute, StartFlow, StopFlow
 
 Definition = Attribute[Any] | AttributeMap[Any] | Channel[Any] | ChannelMap[Any] | Stream[Any]
 
@@ -160,6 +161,44 @@ class RequestBuilder:
             fresh=fresh,
         )
 
+    def invoke_rpc(
+        self,
+        flow: FlowDefinition,
+        rpc: RpcDefinition,
+        flow_id: str,
+        value: Any,
+        run_id: str,
+        options: RPCInvokeOptions | None,
+        request_id: str | None,
+    ) -> InvokeRpc:
+        where = f"input of RPC {flow.flow_type}.{rpc.name}"
+        blobs: dict[str, bytes] = {}
+        if rpc.has_input:
+            payload = self._encode(value, rpc.input_type, where, blobs)
+        elif value is None:
+            payload = b""
+        else:
+            raise ValueError(f"{where}: it takes none, got {type(value).__name__}: pass None")
+        identity, fresh = _identity(request_id)
+        locks, attribute_instances, channel_instances = self._registry.rpc_call(
+            flow.flow_type, rpc, RPCInvokeOptions() if options is None else options
+        )
+        return InvokeRpc(
+            flow_id=check_flow_id(flow_id),
+            flow_type=flow.flow_type,
+            rpc=rpc.name,
+            input=payload,
+            has_input=rpc.has_input,
+            run_id=run_id,
+            timeout=self._registry.rpc_timeout(flow.flow_type, rpc.name),
+            locks=locks,
+            load_attribute_map_instances=attribute_instances,
+            load_channel_map_instances=channel_instances,
+            request_id=identity,
+            fresh=fresh,
+            blobs=blobs,
+        )
+
     # Checks -----------------------------------------------------------------------------------------------------------
 
     def check_attribute(
@@ -167,15 +206,6 @@ class RequestBuilder:
     ) -> tuple[Any, ...]:
         """The arguments behind the Attribute and its instance."""
         return self._target(operation, attribute, arguments, Attribute, AttributeMap)[1]
-
-    def check_rpc(self, method: Any, value: Any) -> None:
-        """Refuses a method that is no registered RPC, and an input that is not its type."""
-        flow, rpc = self._registry.rpc_of(method)
-        where = f"input of RPC {flow.flow_type}.{rpc.name}"
-        if rpc.has_input:
-            self._encode(value, rpc.input_type, where, {})
-        elif value is not None:
-            raise ValueError(f"{where}: it takes none, got {type(value).__name__}: pass None")
 
     def check_stream(self, operation: str, stream: Stream[Any], *values: Any) -> None:
         """Refuses a Stream that is not registered, and values that are not its type."""

@@ -7,9 +7,8 @@ feature.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from dex.attribute import Attribute, AttributeMap
 from dex.client_calls import seconds_of, unimplemented
@@ -18,7 +17,6 @@ from dex.names import check_flow_id
 from dex.options import (
     AttributeMatch,
     FlowConfig,
-    RPCInvokeOptions,
     StepExecutionId,
     TimerId,
     TimeTravelOptions,
@@ -26,109 +24,17 @@ from dex.options import (
     WaitForStepCompletionOptions,
 )
 from dex.results import SearchFlowsPage
-from dex.rpc import RPCResult
 from dex.stream import Stream, StreamMessage, StreamMessagesPage
 
-InputT_contra = TypeVar("InputT_contra", contravariant=True)
-OutputT = TypeVar("OutputT")
-OutputT_co = TypeVar("OutputT_co", covariant=True)
-InputT = TypeVar("InputT")
 T = TypeVar("T")
 
 LARGEST_PAGE: Final = 1000
-
-
-class Procedure(Protocol):
-    """An RPC without input and output: `(self, context) -> None`."""
-
-    def __call__(self, context: Any, /) -> Coroutine[Any, Any, None] | None: ...
-
-
-class ProcedureOf(Protocol[InputT_contra]):
-    """An RPC with an input and without an output."""
-
-    def __call__(self, context: Any, input: InputT_contra, /) -> Coroutine[Any, Any, None] | None: ...
-
-
-class Function(Protocol[OutputT_co]):
-    """An RPC without input and with an output."""
-
-    def __call__(self, context: Any, /) -> RPCResult[OutputT_co] | Coroutine[Any, Any, RPCResult[OutputT_co]]: ...
-
-
-class FunctionOf(Protocol[InputT_contra, OutputT_co]):
-    """An RPC with input and output."""
-
-    def __call__(
-        self, context: Any, input: InputT_contra, /
-    ) -> RPCResult[OutputT_co] | Coroutine[Any, Any, RPCResult[OutputT_co]]: ...
 
 
 class UnservedCalls:
     """The part of AsyncClient that is refused."""
 
     _requests: RequestBuilder
-
-    @overload
-    async def invoke_rpc(
-        self,
-        method: FunctionOf[InputT, OutputT],
-        flow_id: str,
-        input: InputT,
-        *,
-        run_id: str = "",
-        options: RPCInvokeOptions | None = None,
-    ) -> OutputT: ...
-
-    @overload
-    async def invoke_rpc(
-        self,
-        method: ProcedureOf[InputT],
-        flow_id: str,
-        input: InputT,
-        *,
-        run_id: str = "",
-        options: RPCInvokeOptions | None = None,
-    ) -> None: ...
-
-    @overload
-    async def invoke_rpc(
-        self,
-        method: Function[OutputT],
-        flow_id: str,
-        input: None = None,
-        *,
-        run_id: str = "",
-        options: RPCInvokeOptions | None = None,
-    ) -> OutputT: ...
-
-    @overload
-    async def invoke_rpc(
-        self,
-        method: Procedure,
-        flow_id: str,
-        input: None = None,
-        *,
-        run_id: str = "",
-        options: RPCInvokeOptions | None = None,
-    ) -> None: ...
-
-    async def invoke_rpc(
-        self,
-        method: Any,
-        flow_id: str,
-        input: Any = None,
-        *,
-        run_id: str = "",
-        options: RPCInvokeOptions | None = None,
-    ) -> Any:
-        """Calls an RPC, given as the bound method of the registered Flow: `invoke_rpc(flow.approve, "id", 5)`.
-
-        Raises FlowDefinitionError for a method that is not a registered RPC, ValueMappingError for an input of another
-        type.
-        """
-        self._requests.check_rpc(method, input)
-        raise unimplemented("invoke_rpc", check_flow_id(flow_id), "calling RPCs")
 
     async def write_stream(self, flow_id: str, stream: Stream[T], source: str, value: T) -> None:
         """Writes a message to a Stream in the name of `source`, a non-empty text."""

@@ -28,6 +28,7 @@ from dex.options import (
     FlowTimeoutHandlerOptions,
     FlowTimeoutPolicy,
     InitialAttribute,
+    RPCInvokeOptions,
     StartFlowOptions,
     StepDurability,
     StepOptions,
@@ -175,6 +176,16 @@ class Registry:
         if options is None:
             return self._specs[flow_type].steps[known.step_type]
         return self._describers[flow_type].step(known, options)
+
+    def rpc_timeout(self, flow_type: str, name: str) -> float:
+        """Seconds that a call of an RPC may take."""
+        return self._specs[flow_type].rpcs[name].timeout
+
+    def rpc_call(
+        self, flow_type: str, rpc: RpcDefinition, options: RPCInvokeOptions
+    ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Physical names that a call adds to its RPC: locks, AttributeMap instances, ChannelMap instances to load."""
+        return self._describers[flow_type].rpc_call(rpc, options)
 
     def timeout_handler_spec(
         self, flow_type: str, options: FlowTimeoutHandlerOptions | None = None

@@ -24,6 +24,7 @@ from dex.decision import StepMovement
 if TYPE_CHECKING:
     from dex.attribute import AttributeLock, AttributeMap, AttributeMapLoad
     from dex.channel import Channel, ChannelMap, ChannelMapLoad
+    from dex.options.step import StepResources
     from dex.step import Step
 
 OutputT_co = TypeVar("OutputT_co", covariant=True)
@@ -58,6 +59,7 @@ class RpcOptions:
     load_channels: tuple[Channel[Any], ...] = ()
     load_channel_maps: tuple[ChannelMap[Any], ...] = ()
     load_channel_map_instances: tuple[ChannelMapLoad, ...] = ()
+    resources: StepResources | None = None
 
 
 @overload
@@ -76,6 +78,7 @@ def rpc(
     load_channels: tuple[Channel[Any], ...] = (),
     load_channel_maps: tuple[ChannelMap[Any], ...] = (),
     load_channel_map_instances: tuple[ChannelMapLoad, ...] = (),
+    resources: StepResources | None = None,
 ) -> Callable[[HandlerT], HandlerT]: ...
 
 
@@ -85,7 +88,7 @@ def rpc(handler: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     timeout: of the whole call (60 s). lock_attributes: held during the call; a lock that is held already refuses the
       call.
     is_transactional: snapshot, handler and writes are one isolated unit, as with locks. load_…: what the handler
-      reads.
+      reads. resources: what Ray is asked for; by default nothing, so that a call does not wait for Steps to free a CPU.
     """
     marked = RpcOptions(**options)
 

@@ -25,6 +25,8 @@ from tests.cluster.owner import Owner
 
 CODECS = CodecRegistry()
 ALONE = AttemptSettings(dispatch=DispatchSettings(pack_limit=1))
+BY_RAY = AttemptSettings(lanes=False)
+ALONE_BY_RAY = AttemptSettings(dispatch=DispatchSettings(pack_limit=1), lanes=False)
 
 
 def tasks_of(deployment_id: str, step_type: str, value: Any, count: int, name: str) -> list[AttemptTask]:
@@ -77,9 +79,10 @@ def measure(title: str, settings: AttemptSettings | None, step_type: str, value:
 
 if __name__ == "__main__":
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    measure("sync, one attempt a task", ALONE, "Quick", 1, 2000)
-    measure("sync, packed", None, "Quick", 1, 20000)
-    measure("sync of 5 ms, packed", None, "Sleeps", 0.005, 1000)
+    for way, alone, packed in (("lanes", ALONE, None), ("by Ray", ALONE_BY_RAY, BY_RAY)):
+        measure(f"sync, {way}, one attempt a lot", alone, "Quick", 1, 2000)
+        measure(f"sync, {way}, packed", packed, "Quick", 1, 20000)
+        measure(f"sync of 5 ms, {way}, packed", packed, "Sleeps", 0.005, 1000)
     measure("async", None, "AsyncEcho", 0.0, 10000)
     measure("async of 50 ms", None, "AsyncEcho", 0.05, 5000)
     ray.shutdown()

@@ -45,7 +45,7 @@ def test_an_error_that_a_task_raised_is_named_by_its_cause() -> None:
 
 
 def lot(number: int, sent_at: float, node: str = "", signature: bytes = b"") -> SentLot:
-    bundle: Bundle[object] = Bundle(Bucket(signature, {}), "code", (), short=False, in_lane=False)
+    bundle: Bundle[object] = Bundle(Bucket(signature, {}), "code", (), short=False)
     return SentLot(number, bundle, sent_at, node=node, heard_of=bool(node))  # type: ignore[arg-type]
 
 

@@ -107,6 +107,36 @@ class StopFlow(Request[Done], frozen=True, kw_only=True):
     fresh: bool = False
 
 
+# RPCs -----------------------------------------------------------------------------------------------------------------
+
+
+class RpcAnswer(Answer, frozen=True, kw_only=True):
+    output: bytes | None = None  # None: a procedure; an output of None is the payload of None
+    blobs: dict[str, bytes] = {}
+
+
+class InvokeRpc(Request[RpcAnswer], frozen=True, kw_only=True):
+    """Runs a handler of the Flow and applies what it asks for. One that changes nothing is a read, and not remembered.
+
+    `timeout` is the time of the whole call, 0 the RPC's own. Locks and loads are added to those of the RPC.
+    """
+
+    answer_type = RpcAnswer
+    operation = "invoke_rpc"
+    flow_type: str  # of the client's code: refused when the Flow is of another
+    rpc: str
+    input: bytes = b""
+    has_input: bool = False
+    run_id: str = ""  # "": the current run
+    timeout: float = 0.0
+    locks: tuple[str, ...] = ()  # physical names
+    load_attribute_map_instances: tuple[str, ...] = ()
+    load_channel_map_instances: tuple[str, ...] = ()
+    request_id: str
+    fresh: bool = False
+    blobs: dict[str, bytes] = {}
+
+
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +280,16 @@ class ListFlows(Request[FlowsPage], frozen=True, kw_only=True):
 
 
 AnyRequest = (
-    StartFlow | Publish | SetAttribute | StopFlow | GetAttribute | WaitForFlow | DescribeFlow | GetHistory | ListFlows
+    StartFlow
+    | Publish
+    | SetAttribute
+    | StopFlow
+    | InvokeRpc
+    | GetAttribute
+    | WaitForFlow
+    | DescribeFlow
+    | GetHistory
+    | ListFlows
 )
 
 
@@ -263,6 +302,7 @@ class ServiceFailure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     worker_code: str = ""  # with WORKER_API_ERROR: the StatusCode name, type and text of what the handler raised
     worker_error_type: str = ""
     worker_error_detail: str = ""
+    is_final: bool = False  # with UNAVAILABLE: the outcome is known, nothing was applied; the client need not repeat it
 
 
 class ServiceError(Exception):
@@ -271,6 +311,13 @@ class ServiceError(Exception):
     def __init__(self, code: str, detail: str, sub_status: str = "UNCATEGORIZED") -> None:
         super().__init__(f"{code}: {detail}")
         self.failure = ServiceFailure(code=code, detail=detail, sub_status=sub_status)
+
+    @classmethod
+    def of(cls, failure: ServiceFailure) -> ServiceError:
+        """The error that carries this failure as it is."""
+        error = cls(failure.code, failure.detail, failure.sub_status)
+        error.failure = failure
+        return error
 
 
 class FlowService(Protocol):

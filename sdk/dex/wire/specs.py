@@ -12,6 +12,7 @@ from msgspec import Struct
 
 WAIT_FOR = "wait_for"
 EXECUTE = "execute"
+RPC = "rpc"
 
 SYNC = "SYNC"
 ASYNC = "ASYNC"
@@ -88,6 +89,7 @@ class RpcSpec(Spec, frozen=True, kw_only=True):
     locks: tuple[str, ...] = ()
     transactional: bool = False
     load: LoadSpec = LoadSpec()
+    resources: ResourceSpec = ResourceSpec()  # empty: none, so that a call never queues behind Steps for a CPU
 
 
 class FlowSpec(Spec, frozen=True, kw_only=True):

@@ -1,0 +1,222 @@
+"""Two owners of one Flow can exist for a moment; two histories can't."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dexray.engine import NotMine
+from tests.engine.faulty import give_up
+from tests.engine.rig import NIL, Machine, Rig, by_step, code_of, done, failed, settle, virtual, wait, with_channels
+from tests.machine.build import flow, go_to, graceful_complete, method, one, step, until
+
+WORK = with_channels(flow(step("A"), step("B"), step("Ask", wait_for=True)), "news")
+ENDLESS = by_step(Ask_wait_for=wait(until(one("never"))))
+
+
+def reassign(host: Machine, to: str) -> None:
+    assert host.journal.inner.reassign(host.host.owner, to, 1000)
+
+
+async def hand_over(rig: Rig, host: Machine, to: str = "two") -> Machine:
+    """The Flows of a host that does not know of it are another's, which has loaded them."""
+    reassign(host, to)
+    other = await rig.host(WORK, owner=to)
+    await other.host.recovered()
+    await settle()
+    return other
+
+
+@virtual
+async def test_a_stale_owner_commits_nothing_hands_out_nothing_and_drops_the_flow(rig: Rig) -> None:
+    one_ = await rig.host(WORK)
+    run = await one_.start("f")
+    attempt = one_.port.only("A")
+    two = await hand_over(rig, one_)
+    before = rig.records(run)
+    one_.port.finish(attempt, done(go_to("B")))
+    await asyncio.sleep(0.5)
+    assert rig.records(run) == before
+    assert [task.step_type for task in one_.port.ran] == ["A"]
+    assert "f" not in one_.host.flows
+    assert one_.host.counters["refused_records"] == 1
+    await asyncio.sleep(1)
+    two.port.finish(two.port.only("A"), done(graceful_complete()))
+    assert (await two.result("f")).status == "COMPLETED"
+
+
+@virtual
+async def test_clients_of_a_stale_owner_are_told_to_go_elsewhere(rig: Rig) -> None:
+    one_ = await rig.host(WORK)
+    await one_.start("f")
+    waiting = asyncio.create_task(give_up(one_.result("f")))
+    watching = asyncio.create_task(give_up(one_.history("f", after=100, wait=30)))
+    await settle()
+    two = await hand_over(rig, one_)
+    assert code_of(await give_up(one_.publish("f", "news", NIL, request_id="p", fresh=True))) == "UNAVAILABLE"
+    assert code_of(await waiting) == "UNAVAILABLE"
+    assert code_of(await watching) == "UNAVAILABLE"
+    elsewhere = await give_up(one_.publish("f", "news", NIL, request_id="p"))
+    assert isinstance(elsewhere, NotMine)
+    assert elsewhere.owner == "two"
+    await two.publish("f", "news", NIL, request_id="p")
+    assert (await two.describe("f")).channels == {"news": 1}
+
+
+@virtual
+async def test_a_record_in_flight_when_ownership_is_lost_is_refused_with_all_that_followed_it(rig: Rig) -> None:
+    one_ = await rig.host(WORK)
+    run = await one_.start("f")
+    one_.lane.hold()
+    answers = [
+        asyncio.create_task(give_up(one_.publish("f", "news", bytes([number]), fresh=True))) for number in range(3)
+    ]
+    await settle()
+    answers.append(asyncio.create_task(give_up(one_.publish("f", "news", b"\x09", fresh=True))))
+    await settle()
+    reassign(one_, "two")
+    one_.lane.free()
+    assert [code_of(await answer) for answer in answers] == ["UNAVAILABLE"] * 4
+    assert rig.events(run, "MessagePublished") == []
+
+
+@virtual
+async def test_a_restarted_owner_fences_its_former_life_under_the_same_name(rig: Rig) -> None:
+    former = await rig.host(WORK)
+    run = await former.start("f")
+    attempt = former.port.only("A")
+    again = await rig.host(WORK)
+    await again.host.recovered()
+    await settle()
+    former.port.finish(attempt, done(graceful_complete()))
+    assert code_of(await give_up(former.publish("f", "news", NIL, fresh=True))) == "UNAVAILABLE"
+    await asyncio.sleep(2)
+    again.port.finish(again.port.only("A"), done(graceful_complete()))
+    assert (await again.result("f")).status == "COMPLETED"
+    assert [event[1] for event in rig.events(run, "StepCompleted")] == ["A-1"]
+    epochs = [epoch for _, epoch, _ in rig.records(run)]
+    assert epochs == sorted(epochs)
+
+
+@virtual
+async def test_a_host_restarted_twice_goes_on_each_time(rig: Rig) -> None:
+    rig.script = ENDLESS
+    host = await rig.host(WORK)
+    run = await host.start("f")
+    for _ in range(2):
+        await host.crash()
+        host = await rig.host(WORK)
+        await host.host.recovered()
+        await asyncio.sleep(5)  # the backoff of the interrupted attempt is over
+    ((_, task),) = list(host.port.out.items())
+    assert task.key.attempt == 3
+    assert [event[3][2] for event in rig.events(run, "AttemptFailed")] == ["STARTED_ATTEMPT_INTERRUPTED"] * 2
+    host.port.finish(task.key, done(graceful_complete()))
+    assert (await host.result("f")).status == "COMPLETED"
+
+
+@virtual
+async def test_a_restart_in_the_middle_of_a_recovery_loses_nothing(rig: Rig) -> None:
+    host = await rig.host(WORK)
+    for number in range(20):
+        await host.start(f"f{number}")
+    await host.crash()
+    half_way = await rig.host(WORK, recovery_width=2)
+    half_way.lane.before = 0.01
+    await asyncio.sleep(0.2)
+    assert 0 < len(half_way.host.flows) < 20
+    await half_way.crash()
+    rig.script = by_step(A=done(graceful_complete()))
+    last = await rig.host(WORK)
+    for number in range(20):
+        assert (await last.result(f"f{number}")).status == "COMPLETED"
+
+
+@pytest.mark.statement("B51")
+@virtual
+async def test_a_stale_owner_cannot_replace_a_run_that_another_has(rig: Rig) -> None:
+    one_ = await rig.host(WORK)
+    run = await one_.start("f")
+    two = await hand_over(rig, one_)
+    error = await give_up(one_.start("f", id_reuse_policy="ALLOW_TERMINATE_IF_RUNNING", fresh=True))
+    assert isinstance(error, NotMine)
+    assert rig.runs("f") == [(run, "RUNNING", True)]
+    await two.publish("f", "news", NIL)
+
+
+@pytest.mark.statement("B43")
+@virtual
+async def test_a_start_of_a_flow_that_another_owner_has_goes_to_that_owner(rig: Rig) -> None:
+    two = await rig.host(WORK, owner="two")
+    run = await two.start("f")
+    one_ = await rig.host(WORK)
+    for fresh in (True, False):
+        error = await give_up(one_.start("f", fresh=fresh))
+        assert isinstance(error, NotMine)
+        assert error.owner == "two"
+    assert "f" not in one_.host.flows
+    assert rig.runs("f") == [(run, "RUNNING", True)]
+
+
+@virtual
+async def test_two_owners_that_start_one_id_at_the_same_time_start_one_run(rig: Rig) -> None:
+    rig.script = by_step(A=None)
+    hosts = [await rig.host(WORK, owner=name) for name in ("one", "two")]
+    for host in hosts:
+        host.lane.before = 0.01
+    answers = await asyncio.gather(*(host.start("f", fresh=True) for host in hosts), return_exceptions=True)
+    (run,) = [answer for answer in answers if isinstance(answer, str)]
+    (lost,) = [answer for answer in answers if not isinstance(answer, str)]
+    assert isinstance(lost, NotMine)
+    assert rig.runs("f") == [(run, "RUNNING", True)]
+    assert sum(len(host.port.ran) for host in hosts) == 1
+
+
+@virtual
+async def test_a_look_at_a_flow_that_is_being_started_does_not_fence_it(rig: Rig) -> None:
+    """The look began before the start and finds the run in the journal: it is this host's own."""
+    host = await rig.host(WORK)
+    host.lane.hold()
+    looking = asyncio.create_task(host.describe("f"))
+    await settle()
+    starting = asyncio.create_task(host.start("f", fresh=True))
+    await settle()
+    host.lane.free()
+    run = await starting
+    answer = await give_up(looking)
+    assert answer is None or code_of(answer) == "NOT_FOUND"
+    host.port.finish(host.port.only("A"), done(graceful_complete()))
+    assert (await host.result("f")).status == "COMPLETED"
+    assert {epoch for _, epoch, _ in rig.records(run)} == {1}
+
+
+@virtual
+async def test_a_look_that_finds_the_run_that_was_started_meanwhile_does_not_fence_it(rig: Rig) -> None:
+    host = await rig.host(WORK)
+    host.lane.after = 0.01
+    starting = asyncio.create_task(host.start("f", fresh=True))
+    await settle()
+    loading = host.host.residents.loading("f")  # as a load that was asked for just before the start
+    await starting
+    await asyncio.wait({loading}, timeout=1)
+    await host.publish("f", "news", NIL, fresh=True)
+    host.port.finish(host.port.only("A"), failed(retryable=False))
+    assert (await host.result("f")).status == "FAILED"
+
+
+@virtual
+async def test_a_slot_reserved_for_a_refused_record_is_free_again(rig: Rig) -> None:
+    rig.script = by_step(Ask_wait_for=wait(until(one("news"))), Ask_execute=None, B=None)
+    spec = with_channels(flow(step("Ask", method(), wait_for=True), step("B")), "news")
+    one_ = await rig.host(spec, slots=1)
+    await one_.start("f")
+    await one_.describe("f")
+    reassign(one_, "two")
+    assert code_of(await give_up(one_.publish("f", "news", NIL, fresh=True))) == "UNAVAILABLE"
+    assert one_.port.taken == 0
+    await one_.start("g")
+    await settle()
+    await one_.publish("g", "news", NIL)
+    await settle()
+    assert one_.port.only("Ask").flow_id == "g"
