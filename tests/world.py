@@ -229,6 +229,11 @@ def ray_database() -> str:
     return f"{_ray_folder[0]}/flows.db"
 
 
+def forget_ray() -> None:
+    """Whoever ended Ray says so here; the next test that needs it starts it anew."""
+    _ray_folder.clear()
+
+
 Test = Callable[..., Coroutine[Any, Any, None]]
 
 

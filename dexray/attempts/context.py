@@ -91,6 +91,32 @@ class StepContext(Context):
         return (self._handler is not None and self._handler.cancelling() > 0) or self._runtime.reporter.is_canceled()
 
 
+class RpcContext(StepContext):
+    """The Context of an RPC handler: one attempt, and no Step around it. What needs a Step is a ValueError."""
+
+    __slots__ = ()
+
+    @property
+    def step_execution_id(self) -> str:
+        """The marker of the RPC, `__rpc/<name>`."""
+        return self._runtime.task.step_type
+
+    def has_timer_fired(self, index: int | None = None) -> bool:
+        raise self._needs_a_step("has_timer_fired")
+
+    def set_step_execution_local(self, key: str, value: Any) -> None:
+        raise self._needs_a_step("set_step_execution_local")
+
+    def get_step_execution_local(self, key: str, value_type: type[T], /) -> T | None:
+        raise self._needs_a_step("get_step_execution_local")
+
+    def _needs_a_step(self, what: str) -> ValueError:
+        return ValueError(
+            f"{what} belongs to a Step, and this is {self._runtime.name}: an RPC has no wait, no locals and no "
+            "heartbeats. Keep values in Attributes, or start a Step with RPCResult(..., next_steps=...)"
+        )
+
+
 class AsyncStepContext(StepContext, AsyncContext):
     """The Context of an asynchronous handler."""
 
@@ -100,3 +126,12 @@ class AsyncStepContext(StepContext, AsyncContext):
         """Sends a checkpoint and lets other handlers run. Without a value it clears the stored one; None is one."""
         self._runtime.heartbeat(value is not UNSET, None if value is UNSET else value)
         await asyncio.sleep(0)
+
+
+class AsyncRpcContext(RpcContext, AsyncContext):
+    """The Context of an asynchronous RPC handler."""
+
+    __slots__ = ()
+
+    async def heartbeat(self, value: Any = UNSET) -> None:
+        raise self._needs_a_step("heartbeat")

@@ -15,7 +15,9 @@ import traceback
 from types import TracebackType
 
 from dex.errors import DexServiceError, FlowDefinitionError, RetryAfterError, StatusCode, ValueMappingError
+from dex.wire.specs import RPC
 
+from dexray.attempts.rpcs import rpc_name
 from dexray.protocol.attempts import (
     HANDLER_ERROR,
     INVALID_RESULT,
@@ -76,6 +78,8 @@ def canceled_failure(task: AttemptTask) -> AttemptFailed:
 
 
 def _name(task: AttemptTask) -> str:
+    if task.key.method == RPC:
+        return f"RPC {rpc_name(task)!r}"
     return f"{task.key.method} of {task.key.step_execution_id} (attempt {task.key.attempt})"
 
 

@@ -26,6 +26,7 @@ from dex.errors import (
 )
 from dex.names import physical_name
 from dex.registry import Registry
+from dex.rpc import RPCResult
 from dex.step import Step
 from dex.values import BLOB_THRESHOLD, detach
 from dex.wait import (
@@ -37,9 +38,10 @@ from dex.wait import (
     WaitKind,
     wait_problem,
 )
-from dex.wire.specs import WAIT_FOR
+from dex.wire.specs import RPC, WAIT_FOR
 from msgspec.structs import replace
 
+from dexray.attempts.rpcs import rpc_name, rpc_of
 from dexray.attempts.runtime import AttemptRuntime
 from dexray.protocol.attempts import (
     AttemptTask,
@@ -47,6 +49,7 @@ from dexray.protocol.attempts import (
     DecisionSpec,
     ExecuteSucceeded,
     MovementSpec,
+    RpcSucceeded,
     WaitForSucceeded,
     WaitSpec,
     Writes,
@@ -61,10 +64,19 @@ def checked_result(
     registry: Registry,
     definition: FlowDefinition,
     runtime: AttemptRuntime,
-) -> WaitForSucceeded | ExecuteSucceeded:
+) -> WaitForSucceeded | ExecuteSucceeded | RpcSucceeded:
     """The success that `returned` stands for; InvalidStepResultError or ValueMappingError when it is none."""
     check = _Check(task, registry, definition)
     blobs: dict[str, bytes] = {}
+    if task.key.method == RPC:
+        result = check.rpc(returned)
+        return RpcSucceeded(
+            output=None if result.output is None else detach(result.output, blobs),
+            writes=_lighter_writes(runtime.writes(), blobs),
+            movements=_lighter_movements(result.movements, blobs),
+            canceling=result.canceling,
+            blobs=blobs,
+        )
     if task.key.method == WAIT_FOR:
         wait = check.wait(returned)
         return WaitForSucceeded(wait=wait, writes=_lighter_writes(runtime.writes(), blobs), blobs=blobs)
@@ -81,7 +93,11 @@ class _Check:
         self._definition = definition
 
     def _invalid(self, detail: str) -> InvalidStepResultError:
-        return InvalidStepResultError(self._task.flow_type, self._task.step_type, self._task.key.method, detail)
+        step_type: str | None = self._task.step_type
+        method = self._task.key.method
+        if method == RPC:
+            step_type, detail = None, f"{rpc_name(self._task)}: {detail}"
+        return InvalidStepResultError(self._task.flow_type, step_type, method, detail)
 
     def _expected(self, kind: str, returned: object) -> InvalidStepResultError:
         if isinstance(returned, CoroutineType):
@@ -191,6 +207,30 @@ class _Check:
             canceling_siblings=tuple(step for step in siblings if step not in canceling),
         )
 
+    # RPCs ------------------------------------------------------------------------------------------------------------
+
+    def rpc(self, returned: object) -> RpcSucceeded:
+        rpc = rpc_of(self._task, self._definition)
+        assert rpc is not None
+        if rpc.is_procedure:
+            if returned is not None:
+                raise self._expected("None, as its annotation says", returned)
+            return RpcSucceeded()
+        if not isinstance(returned, RPCResult):
+            raise self._expected("RPCResult", returned)
+        for name in ("next_steps", "canceling_steps"):
+            if not isinstance(getattr(returned, name), tuple | list):
+                raise self._invalid(f"RPCResult({name}=…) takes a tuple, got {getattr(returned, name)!r}")
+        for movement in returned.next_steps:
+            if not isinstance(movement, StepMovement):
+                raise self._invalid(f"next_steps holds StepMovement.of(...), not {type(movement).__name__}")
+        where = f"output of RPC {rpc.name!r}"
+        return RpcSucceeded(
+            output=self._registry.codec_registry.encode(returned.output, rpc.output_type, where=where),
+            movements=tuple(self._movement(movement) for movement in returned.next_steps),
+            canceling=self._step_types(returned.canceling_steps),
+        )
+
     def _output(self, decision: StepDecision) -> bytes | None:
         if not decision.has_output:
             return None
@@ -227,15 +267,20 @@ class _Check:
 
 def _lighter_decision(decision: DecisionSpec, blobs: dict[str, bytes]) -> DecisionSpec:
     """The decision with references for its large payloads."""
-    movements = decision.movements
-    if any(len(movement.input) > BLOB_THRESHOLD for movement in movements):
-        movements = tuple(replace(movement, input=detach(movement.input, blobs)) for movement in movements)
+    movements = _lighter_movements(decision.movements, blobs)
+    if movements is not decision.movements:
         decision = replace(decision, movements=movements)
     if decision.output is not None and len(decision.output) > BLOB_THRESHOLD:
         decision = replace(decision, output=detach(decision.output, blobs))
     if decision.fallback is not None and len(decision.fallback.input) > BLOB_THRESHOLD:
         decision = replace(decision, fallback=replace(decision.fallback, input=detach(decision.fallback.input, blobs)))
     return decision
+
+
+def _lighter_movements(movements: tuple[MovementSpec, ...], blobs: dict[str, bytes]) -> tuple[MovementSpec, ...]:
+    if any(len(movement.input) > BLOB_THRESHOLD for movement in movements):
+        return tuple(replace(movement, input=detach(movement.input, blobs)) for movement in movements)
+    return movements
 
 
 def _lighter_writes(writes: Writes, blobs: dict[str, bytes]) -> Writes:

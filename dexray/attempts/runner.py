@@ -24,14 +24,14 @@ from collections.abc import Awaitable, Callable, Generator
 from types import CoroutineType, GeneratorType
 from typing import Any
 
-from dex.definitions import FlowDefinition, HandlerKind
-from dex.errors import InvalidStepResultError, ValueMappingError
+from dex.definitions import FlowDefinition, HandlerKind, RpcDefinition
+from dex.errors import FlowDefinitionError, InvalidStepResultError, ValueMappingError
 from dex.registry import Registry
 from dex.step import StepOutput
-from dex.wire.specs import EXECUTE, WAIT_FOR
+from dex.wire.specs import EXECUTE, RPC, WAIT_FOR
 from msgspec.structs import replace
 
-from dexray.attempts.context import AsyncStepContext, StepContext
+from dexray.attempts.context import AsyncRpcContext, AsyncStepContext, RpcContext, StepContext
 from dexray.attempts.failures import (
     canceled_failure,
     detail_of,
@@ -41,6 +41,7 @@ from dexray.attempts.failures import (
 )
 from dexray.attempts.reporter import Reporter
 from dexray.attempts.results import checked_result
+from dexray.attempts.rpcs import rpc_of
 from dexray.attempts.runtime import AttemptRuntime
 from dexray.protocol.attempts import AttemptFailed, AttemptResult, AttemptReturned, AttemptTask
 
@@ -116,7 +117,10 @@ class _Attempt:
         self.registry = registry
         self.definition = definition
         self.runtime = runtime
-        self.context = AsyncStepContext(runtime) if is_async else StepContext(runtime)
+        if task.key.method == RPC:
+            self.context: StepContext = AsyncRpcContext(runtime) if is_async else RpcContext(runtime)
+        else:
+            self.context = AsyncStepContext(runtime) if is_async else StepContext(runtime)
         self._method = method
         self._arguments = arguments
 
@@ -170,6 +174,11 @@ def _prepare(task: AttemptTask, registry: Registry, reporter: Reporter) -> _Atte
             definition.timeout_handler is HandlerKind.ASYNC,
             (),
         )
+    if task.key.method == RPC:
+        rpc = rpc_of(task, definition)
+        if rpc is None:
+            return _unknown(task, f"RPC {task.step_type!r} in Flow {task.flow_type!r}")
+        return _prepare_rpc(task, registry, definition, runtime, rpc)
     step = definition.steps.get(task.step_type)
     if step is None:
         return _unknown(task, f"Step {task.step_type!r} in Flow {task.flow_type!r}")
@@ -185,6 +194,24 @@ def _prepare(task: AttemptTask, registry: Registry, reporter: Reporter) -> _Atte
     except BaseException as error:  # a codec of the user's may raise anything
         return failure_of(error)
     return _Attempt(task, registry, definition, runtime, method, kind is HandlerKind.ASYNC, (value,))
+
+
+def _prepare_rpc(
+    task: AttemptTask, registry: Registry, definition: FlowDefinition, runtime: AttemptRuntime, rpc: RpcDefinition
+) -> _Attempt | AttemptResult:
+    where = f"input of RPC {rpc.name!r}"
+    try:
+        if rpc.has_input != bool(task.input):
+            expected, got = ("an input", "none") if rpc.has_input else ("no input", "one")
+            raise FlowDefinitionError(
+                f"{where}: the handler that is deployed for Flow {task.flow_type!r} takes {expected}, the call has "
+                f"{got}: call it with the code that is deployed, or deploy this code"
+            )
+        arguments = (runtime.decode(task.input, rpc.input_type, where),) if rpc.has_input else ()
+    except BaseException as error:  # a codec of the user's may raise anything
+        return failure_of(error)
+    method = getattr(definition.flow, rpc.method_name)
+    return _Attempt(task, registry, definition, runtime, method, rpc.kind is HandlerKind.ASYNC, arguments)
 
 
 def _unknown(task: AttemptTask, what: str) -> AttemptReturned:

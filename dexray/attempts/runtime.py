@@ -33,10 +33,11 @@ from dex.errors import (
 )
 from dex.names import physical_name
 from dex.values import CodecRegistry, attach
-from dex.wire.specs import EXECUTE, WAIT_FOR
+from dex.wire.specs import EXECUTE, RPC, WAIT_FOR
 
 from dexray.attempts.ids import message_id as new_message_id
 from dexray.attempts.reporter import Reporter
+from dexray.attempts.rpcs import rpc_name
 from dexray.protocol.attempts import AttemptTask, ConditionResult, Heartbeat, Writes
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class AttemptRuntime(HandlerRuntime):
     @property
     def name(self) -> str:
         key = self.task.key
+        if key.method == RPC:
+            return f"RPC {rpc_name(self.task)!r} (Flow {self.task.flow_type!r})"
         return f"{key.method} of {key.step_execution_id} (Flow {self.task.flow_type!r}, attempt {key.attempt})"
 
     def is_past_deadline(self) -> bool:
@@ -277,6 +280,9 @@ class AttemptRuntime(HandlerRuntime):
     def _load_options(self, kind: str) -> str:
         """The options that load values of a Channel, a ChannelMap or an AttributeMap, in words."""
         method = self.task.key.method
+        if method == RPC:
+            of_call = f", or RPCInvokeOptions(load_{kind}_instances=…) of the call" if kind.endswith("_map") else ""
+            return f"@rpc(load_{kind}s=…){of_call}"
         owner, prefix = ("StepOptions", f"{method}_") if method in (WAIT_FOR, EXECUTE) else (_HANDLER_OPTIONS, "")
         names = [f"{prefix}load_{kind}s"]
         if kind.endswith("_map"):

@@ -143,11 +143,7 @@ class Directory:
             # A process that was killed with its cluster may be seen for a moment longer.
             patience = min(DYING, self._config.lease_seconds) if leases.is_alive(found) else self._config.lease_seconds
             if time.monotonic() - began > patience + 0.5:
-                raise Refused(
-                    f"the database {masked(self._config.database_url)} is in use by {leases.describe(found)}: "
-                    "connect without an address to join it, or with its address and namespace, or end it; "
-                    "or give another database"
-                )
+                raise Refused(leases.refusal(self._config.database_url, found))
             await asyncio.sleep(0.5)
 
     async def _acquire(self, journal: Journal) -> Lease:

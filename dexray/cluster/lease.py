@@ -13,12 +13,14 @@ import logging
 import os
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from dexray.journal import Journal, JournalRefused, JournalUnavailable, Lease, open_journal
+from dexray.settings import masked
 
 logger = logging.getLogger("dexray.cluster.lease")
 
@@ -113,6 +115,14 @@ def acquire(journal: Journal, me: str, *, seconds: float, now: float) -> Lease:
     return lease
 
 
+def refusal(database: str, lease: Lease) -> str:
+    """Why another engine can't have the database, and what to do."""
+    return (
+        f"the database {masked(database)} is in use by {describe(lease)}: connect without an address to join it, or "
+        "with its address and namespace, or end it; or give another database"
+    )
+
+
 def describe(lease: Lease) -> str:
     holder = _holder_of(lease)
     if holder is None:
@@ -123,13 +133,21 @@ def describe(lease: Lease) -> str:
     )
 
 
-def living_engine(journal: Journal, now: float) -> str:
-    """The address of the Ray whose engine works on this database, when that is on this machine and alive; else ""."""
+@dataclass(frozen=True, slots=True)
+class LivingEngine:
+    """The engine that has the lease of a database, and the address of its Ray."""
+
+    address: str
+    lease: Lease
+
+
+def living_engine(journal: Journal, now: float) -> LivingEngine | None:
+    """The engine that works on this database, when it is on this machine and alive."""
     lease = journal.find_lease(LEASE)
     holder = _holder_of(lease) if lease is not None else None
     if lease is None or holder is None or lease.expires_at <= now or not is_alive(lease):
-        return ""
-    return holder.address if _answers(holder.address) else ""
+        return None
+    return LivingEngine(holder.address, lease) if _answers(holder.address) else None
 
 
 def _answers(address: str) -> bool:
@@ -142,10 +160,10 @@ def _answers(address: str) -> bool:
     return True
 
 
-def find_address(database: str) -> str:
+def find_engine(database: str) -> LivingEngine | None:
     """As `living_engine`, for a database that may not be there yet. Does not make it, and never raises for it."""
     if "://" not in database and not Path(database).exists():
-        return ""
+        return None
     try:
         journal = open_journal(database, patience=2.0)
         try:
@@ -156,7 +174,7 @@ def find_address(database: str) -> str:
         logger.debug("no lease could be read from %s: %s", database, error)
     except Exception as error:  # tables that are not made yet: whoever makes them will say what is wrong
         logger.debug("no lease could be read: %s", error)
-    return ""
+    return None
 
 
 def _holder_of(lease: Lease) -> Holder | None:

@@ -29,13 +29,16 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from dex import DexServiceError, StatusCode
 from ray.exceptions import RayError
 
 from dexray.settings import Settings
+
+if TYPE_CHECKING:
+    from dexray.cluster.lease import LivingEngine
 
 logger = logging.getLogger("dexray")
 
@@ -203,24 +206,30 @@ def _connection() -> tuple[str, str]:
 
 
 def _find_ray(settings: Settings) -> str:
-    """An address for ray.init, or "local"."""
-    if settings.address:
+    """An address for ray.init, or "local". Raises DexServiceError when an engine would be refused its database."""
+    if settings.address and settings.address != "local":
         return settings.address
-    if os.environ.get("RAY_ADDRESS"):
+    if not settings.address and os.environ.get("RAY_ADDRESS"):
         return "auto"
-    address = _engine_of(settings.database_url) or _started_on_this_machine()
-    if address:
-        _use_token()
-        return address
-    return "local"
+    engine = _engine_of(settings.database_url)
+    if settings.address == "local" and engine is not None:
+        from dexray.cluster.lease import refusal
+
+        detail = refusal(settings.database_url, engine.lease)
+        raise DexServiceError(StatusCode.FAILED_PRECONDITION, detail, operation="connect")
+    address = engine.address if engine is not None else _started_on_this_machine()
+    if settings.address == "local" or not address:
+        return "local"
+    _use_token()
+    return address
 
 
-def _engine_of(database: str) -> str:
+def _engine_of(database: str) -> LivingEngine | None:
     if "://" not in database and not os.path.exists(database):
-        return ""  # and SQLAlchemy, which takes a while, is loaded while Ray starts
-    from dexray.cluster.lease import find_address
+        return None  # and SQLAlchemy, which takes a while, is loaded while Ray starts
+    from dexray.cluster.lease import find_engine
 
-    return find_address(database)
+    return find_engine(database)
 
 
 def _check_address(address: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from dexray.engine.clock import Blocking
@@ -19,8 +19,12 @@ from dexray.journal.interface import Append, Journal, JournalRefused, JournalUna
 
 logger = logging.getLogger("dexray.engine.committer")
 
-Fate = Outcome | Exception  # an exception: the database can't take this record
+Fate = Outcome | Exception  # an exception: the database can't take this record, or `Closed`
 Done = Callable[[Fate], None]
+
+
+class Closed(Exception):
+    """The committer was closed before the fate of the record was known."""
 
 
 class GroupCommitter:
@@ -43,6 +47,7 @@ class GroupCommitter:
         self._first_retry = first_retry
         self._last_retry = last_retry
         self._waiting: list[tuple[Append, Done]] = []
+        self._under_way: list[tuple[Append, Done]] = []
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -73,6 +78,9 @@ class GroupCommitter:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        batch = [*self._under_way, *self._waiting]
+        self._under_way, self._waiting = [], []
+        self._tell(batch, [Closed("the engine has stopped")] * len(batch))
 
     async def _run(self) -> None:
         while True:
@@ -80,7 +88,7 @@ class GroupCommitter:
             if not self._hurry.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), self._linger)
-            batch = self._waiting[: self._max_batch]
+            batch = self._under_way = self._waiting[: self._max_batch]
             del self._waiting[: self._max_batch]
             if not self._waiting:
                 self._wake.clear()
@@ -88,13 +96,17 @@ class GroupCommitter:
             fates = await self._append([append for append, _ in batch])
             self.commits += 1
             self.records += len(batch)
-            for (append, done), fate in zip(batch, fates, strict=True):
-                try:
-                    done(fate)
-                except Exception:
-                    logger.exception("run %s: what follows record %s failed", append.run_id, append.seq)
+            self._under_way = []
+            self._tell(batch, fates)
             if not self._waiting:
                 self._idle.set()
+
+    def _tell(self, batch: Sequence[tuple[Append, Done]], fates: Sequence[Fate]) -> None:
+        for (append, done), fate in zip(batch, fates, strict=True):
+            try:
+                done(fate)
+            except Exception:
+                logger.exception("run %s: what follows record %s failed", append.run_id, append.seq)
 
     async def _append(self, batch: list[Append]) -> list[Fate]:
         try:

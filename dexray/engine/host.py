@@ -19,16 +19,17 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from dex.wire.service import Answer, AnyRequest, ServiceError
-from dex.wire.specs import ASYNC, DeploymentSpec, FlowSpec
+from dex.wire.specs import ASYNC, RPC, DeploymentSpec, FlowSpec
 from msgspec.structs import replace
 
 from dexray.engine.alarm import Alarm
 from dexray.engine.clock import Blocking, Clock
-from dexray.engine.committer import GroupCommitter
+from dexray.engine.committer import Closed, GroupCommitter
 from dexray.engine.hand_outs import HandOuts, references
 from dexray.engine.live import LiveFlow, Lost, Pending
 from dexray.engine.records import next_record
 from dexray.engine.residents import Residents
+from dexray.engine.rpc import RpcDesk
 from dexray.engine.settings import HostLoad, HostSettings
 from dexray.journal.interface import Journal, JournalUnavailable, Outcome
 from dexray.machine import commands
@@ -79,6 +80,7 @@ class FlowHost:
         self.counters: dict[str, int] = {"late_results": 0, "refused_records": 0, "attempts": 0}
         self.stopped = False
         self._hand_outs = HandOuts(self, attempts)
+        self.rpcs = RpcDesk(self, attempts)
         self._committer = GroupCommitter(journal, blocking)
         self._touched: dict[LiveFlow, None] = {}
         self._flush_scheduled = False
@@ -120,6 +122,7 @@ class FlowHost:
         for live in list(self.flows.values()):
             self._drop(live, Lost("the engine has stopped"))
         self._hand_outs.watch.close()
+        self.residents.close()
 
     def deploy(self, deployment: DeploymentSpec) -> None:
         """Makes this the code of its Flow types. Steps that waited for code are looked at again."""
@@ -128,6 +131,7 @@ class FlowHost:
             self.deployments[flow_type] = deployment.deployment_id
             for live in self._hand_outs.code_came(flow_type):
                 self.touch(live)
+            self.rpcs.code_came(flow_type)
         stopped = [
             live for live in self.flows.values() if live.problem and live.flow.state.flow_type in deployment.flows
         ]
@@ -186,6 +190,7 @@ class FlowHost:
         if not self.stopped:
             for live in list(self._touched):
                 self._hand_outs.queue_fresh(live)
+            self.rpcs.pump()
             self._hand_outs.pump()
         touched, self._touched = self._touched, {}
         self._flush_scheduled = False
@@ -239,6 +244,9 @@ class FlowHost:
             live.durable_seq = seq
             self._released(live, pending)
             return
+        if isinstance(outcome, Closed):
+            self._give_up(pending, Lost(str(outcome)))
+            return
         self.counters["refused_records"] += 1
         why = outcome.value if isinstance(outcome, Outcome) else f"{type(outcome).__name__}: {outcome}"
         reason = Lost(f"record {seq} of run {live.run_id} was refused: {why}")
@@ -275,12 +283,19 @@ class FlowHost:
     # Attempts: AttemptSink --------------------------------------------------------------------------------------------
 
     def attempt_running(self, key: AttemptKey) -> None:
-        self._hand_outs.watch.running(key)
+        if key.method == RPC:
+            self.rpcs.attempt_running(key)
+        else:
+            self._hand_outs.watch.running(key)
 
     def attempt_heartbeat(self, key: AttemptKey, heartbeat: Heartbeat | None) -> None:
         self._hand_outs.watch.heartbeat(key, heartbeat)
 
     def attempt_finished(self, key: AttemptKey, result: AttemptResult) -> None:
+        if key.method == RPC:
+            if not self.rpcs.attempt_finished(key, result):
+                self.counters["late_results"] += 1
+            return
         beat = self._hand_outs.watch.forget(key)
         live = self._current(key)
         if live is None:
@@ -369,6 +384,7 @@ class FlowHost:
             return
         self.residents.forget(live)
         self._hand_outs.forget(live)
+        self.rpcs.leave(live, reason)
         pending, live.pending = live.pending, Pending()
         self._give_up(pending, reason)
         live.tell_all(reason)
@@ -387,6 +403,7 @@ class FlowHost:
         pending, live.pending = live.pending, Pending()
         reason = ServiceError("INTERNAL", f"Flow {live.flow_id!r} has stopped: {live.problem}")
         self._give_up(pending, reason)
+        self.rpcs.leave(live, reason)
         live.tell_closed(reason)
         live.tell_unsettled(reason)
         self._touch_all(self._hand_outs.settle_place(live))

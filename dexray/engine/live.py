@@ -57,6 +57,7 @@ class LiveFlow:
         "problem",
         "queued",
         "records_since_checkpoint",
+        "rpc_turn",
         "seq",
         "settled_waiters",
         "stored_wake",
@@ -80,6 +81,7 @@ class LiveFlow:
         self.checkpoint_size = 0  # of the last one that was encoded
         self.held = 0  # requests that are in the middle of something, and want the Flow to stay in memory
         self.queued: set[str] = set()  # Steps that stand in a queue for a slot
+        self.rpc_turn = asyncio.Lock()  # isolated RPCs that were overtaken go one by one
         self.last_used = 0.0
         self.answers: OrderedDict[str, asyncio.Future[bytes]] = OrderedDict()  # recent write requests by id
         self.closed_waiters: set[asyncio.Future[None]] = set()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT", bound=s.Answer)
 T = TypeVar("T")
+WriteRequest = s.Publish | s.SetAttribute | s.StopFlow | s.InvokeRpc
 REMEMBERED = 128  # write requests whose answers a live Flow keeps at hand; older ones are in the journal
 
 
@@ -54,16 +55,17 @@ async def find(host: FlowHost, flow_id: str) -> LiveFlow:
 
 async def look_for(host: FlowHost, flow_id: str) -> LiveFlow | None:
     """The Flow, from memory or from the journal; None when there is none. NotMine when another owner has it."""
-    for _ in range(20):
+    live = host.flows.get(flow_id)
+    if live is None:
+        with host.residents.wanted(flow_id):
+            loading = host.residents.loading(flow_id)
+            await patiently(host, loading)
         live = host.flows.get(flow_id)
-        if live is not None:
-            live.last_used = host.clock.now()
-            return live
-        loading = host.residents.loading(flow_id)
-        await patiently(host, loading)
-        if loading.result() is None:
-            return host.flows.get(flow_id)
-    raise ServiceError("UNAVAILABLE", f"Flow {flow_id!r} leaves memory as soon as it comes: idle_flows is too small")
+        if live is None and loading.result() is not None:
+            raise Lost("the Flow has just left this owner")
+    else:
+        live.last_used = host.clock.now()
+    return live
 
 
 async def look_up(host: FlowHost, call: Callable[[], T]) -> T:
@@ -136,11 +138,19 @@ async def attach_blobs(host: FlowHost, values: list[bytes | None]) -> dict[str, 
 async def write(
     host: FlowHost,
     live: LiveFlow,
-    request: s.Publish | s.SetAttribute | s.StopFlow,
+    request: WriteRequest,
     act: Callable[[], AnswerT],
     answer_type: type[AnswerT],
 ) -> AnswerT:
     """Does a write once for its request id, and answers when it is durable."""
+    known = await known_answer(host, live, request, answer_type)
+    return known if known is not None else await write_now(host, live, request, act)
+
+
+async def known_answer(
+    host: FlowHost, live: LiveFlow, request: WriteRequest, answer_type: type[AnswerT]
+) -> AnswerT | None:
+    """What the first request of this id was answered, or will be in a moment; None when this is the first."""
     known = live.answers.get(request.request_id)
     if known is None and not request.fresh:
         flow_id, request_id = request.flow_id, request.request_id
@@ -152,10 +162,15 @@ async def write(
         if stored is not None:
             return msgspec.msgpack.decode(stored, type=answer_type)
         known = live.answers.get(request.request_id)
-    if known is not None:
-        if not await within(known, host.settings.outage_patience):
-            raise ServiceError("UNAVAILABLE", "the first request of this id is still under way; repeat it")
-        return msgspec.msgpack.decode(known.result(), type=answer_type)
+    if known is None:
+        return None
+    if not await within(known, host.settings.outage_patience):
+        raise ServiceError("UNAVAILABLE", "the first request of this id is still under way; repeat it")
+    return msgspec.msgpack.decode(known.result(), type=answer_type)
+
+
+async def write_now(host: FlowHost, live: LiveFlow, request: WriteRequest, act: Callable[[], AnswerT]) -> AnswerT:
+    """Does a write whose request id is known to be new. `act` may refuse by raising, as long as it has done nothing."""
     check_trouble(live)
     if live.lost:
         raise Lost("the Flow has just left this owner")
@@ -258,6 +273,18 @@ async def _stop_flow(host: FlowHost, request: s.StopFlow) -> s.Done:
         return s.Done()
 
     return await write(host, live, request, act, s.Done)
+
+
+async def _invoke_rpc(host: FlowHost, request: s.InvokeRpc) -> s.RpcAnswer:
+    live = await find(host, request.flow_id)
+    check_trouble(live)
+    flow_type = live.flow.state.flow_type
+    if request.flow_type != flow_type:
+        raise ServiceError(
+            "INVALID_ARGUMENT",
+            f"Flow {request.flow_id!r} is a {flow_type}, and {request.rpc} is an RPC of {request.flow_type}",
+        )
+    return await host.rpcs.invoke(live, request)
 
 
 async def _get_attribute(host: FlowHost, request: s.GetAttribute) -> s.AttributeValue:
@@ -393,6 +420,7 @@ _ANSWER: dict[type, Callable[[FlowHost, Any], Awaitable[s.Answer]]] = {
     s.Publish: _publish,
     s.SetAttribute: _set_attribute,
     s.StopFlow: _stop_flow,
+    s.InvokeRpc: _invoke_rpc,
     s.GetAttribute: _get_attribute,
     s.WaitForFlow: _wait_for_flow,
     s.DescribeFlow: _describe_flow,

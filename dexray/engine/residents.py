@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +26,8 @@ from dexray.machine.state import Flow, FlowState, decode_checkpoint
 logger = logging.getLogger("dexray.engine.residents")
 
 T = TypeVar("T")
+
+TRIM_AGAIN = 5.0  # seconds
 
 
 class NotMine(Exception):
@@ -70,6 +74,8 @@ class Residents:
         # Flow ID -> (run id, epoch) of open Flows of ours that are not in memory
         self._away: dict[str, tuple[str, int]] = {}
         self._loading: dict[str, asyncio.Future[LiveFlow | None]] = {}
+        self._wanted: Counter[str] = Counter()  # Flow IDs that somebody is about to use: they stay
+        self._trim_later: asyncio.TimerHandle | None = None
 
     def is_away(self, flow_id: str) -> bool:
         return flow_id in self._away
@@ -79,9 +85,24 @@ class Residents:
         self._away.pop(live.flow_id, None)
         self._trim(live)
 
+    @contextmanager
+    def wanted(self, flow_id: str) -> Iterator[None]:
+        """While it is wanted, a Flow does not leave memory."""
+        self._wanted[flow_id] += 1
+        try:
+            yield
+        finally:
+            self._wanted[flow_id] -= 1
+            if not self._wanted[flow_id]:
+                del self._wanted[flow_id]
+
+    def close(self) -> None:
+        if self._trim_later is not None:
+            self._trim_later.cancel()
+
     def loading(self, flow_id: str) -> asyncio.Future[LiveFlow | None]:
         """A load of the Flow: done with the Flow, with None when there is none, or with NotMine when another owner has
-        it. By the time a waiter looks, the Flow may have left again."""
+        it. By the time a waiter looks, the Flow may have left again if it was not `wanted`."""
         future = self._loading.get(flow_id)
         if future is None:
             future = self._loading[flow_id] = asyncio.get_running_loop().create_future()
@@ -122,7 +143,7 @@ class Residents:
         started_here = self.flows.get(row.flow_id)
         if started_here is not None:
             return started_here
-        live = _revive(loaded, epoch)
+        live = revive(loaded, epoch)
         live.stored_wake = row.next_wake
         live.last_used = self._now()
         self.add(live)
@@ -166,15 +187,27 @@ class Residents:
             except Exception:
                 logger.exception("Flow %r can't be resumed; the others go on", flow_id)
 
-    def _trim(self, newest: LiveFlow) -> None:
-        """Lets Flows leave memory that only wait, the longest unused first, when there are too many."""
+    def _trim(self, newest: LiveFlow | None = None) -> None:
+        """Lets Flows leave memory that only wait, the longest unused first, when there are too many. When too many are
+        busy or wanted, it looks again a little later."""
         if len(self.flows) <= self._trim_above:
             return
-        idle = [live for live in self.flows.values() if live is not newest and live.is_idle]
+        idle = [
+            live
+            for live in self.flows.values()
+            if live is not newest and live.is_idle and live.flow_id not in self._wanted
+        ]
         idle.sort(key=lambda live: live.last_used)
         for live in idle[: max(0, len(self.flows) - self._limit)]:
             self.evict(live)
         self._trim_above = max(self._limit, len(self.flows)) * 5 // 4
+        if len(self.flows) > self._limit * 5 // 4 and self._trim_later is None:
+            self._trim_later = asyncio.get_running_loop().call_later(TRIM_AGAIN, self._trim_again)
+
+    def _trim_again(self) -> None:
+        self._trim_later = None
+        self._trim_above = self._limit * 5 // 4
+        self._trim()
 
     def evict(self, live: LiveFlow) -> None:
         """Leaves memory in good order. Only for a Flow that `is_idle`."""
@@ -188,7 +221,7 @@ class Residents:
             del self.flows[live.flow_id]
 
 
-def _revive(loaded: LoadedRun, epoch: int) -> LiveFlow:
+def revive(loaded: LoadedRun, epoch: int) -> LiveFlow:
     """The Flow that checkpoint and records add up to; one with a problem when they can't be read."""
     row, seq, problem = loaded.row, loaded.checkpoint_seq, ""
     try:

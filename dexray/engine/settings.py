@@ -12,7 +12,8 @@ class HostSettings:
     the database fails as UNAVAILABLE. returned_delay: seconds before an attempt that a worker gave back because of its
     code is handed out again. recovery_width: how many Flows are loaded at once when an owner starts. active_flows: how
     many Flows may have Steps under way at the same time (0: no bound); the others wait for their turn. A Flow that
-    comes to only wait (for a message, a Timer, a retry or its code) gives its place back."""
+    comes to only wait (for a message, a Timer, a retry or its code) gives its place back. dispatch_wait: seconds within
+    which a worker must take an RPC, or it is refused."""
 
     checkpoint_records: int = 200
     checkpoint_bytes: int = 256 * 1024
@@ -21,6 +22,7 @@ class HostSettings:
     returned_delay: float = 2.0
     recovery_width: int = 32
     active_flows: int = 0
+    dispatch_wait: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

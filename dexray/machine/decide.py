@@ -12,7 +12,7 @@ from typing import Any
 
 from dex.wire.specs import WAIT_FOR, FlowSpec
 
-from dexray.machine import closing, commands, conditions, invariants, steps
+from dexray.machine import closing, commands, conditions, invariants, rpcs, steps
 from dexray.machine.events import AttributesWritten, FlowStarted, MessagePublished
 from dexray.machine.state import BACKOFF, START, TIMEOUT, WAITING, Flow
 from dexray.machine.turn import Turn
@@ -77,6 +77,10 @@ def _stop(turn: Turn, command: commands.Stop) -> None:
     closing.stop(turn, command.stop_type, command.reason)
 
 
+def _apply_rpc(turn: Turn, command: commands.ApplyRpc) -> None:
+    rpcs.apply(turn, command)
+
+
 def _hand_out(turn: Turn, command: commands.HandOut) -> None:
     steps.hand_out(turn, command.step, command.deployment)
 
@@ -128,6 +132,7 @@ _DECIDE: dict[type, Callable[[Turn, Any], None]] = {
     commands.Publish: _publish,
     commands.SetAttribute: _set_attribute,
     commands.Stop: _stop,
+    commands.ApplyRpc: _apply_rpc,
     commands.HandOut: _hand_out,
     commands.StoreHeartbeat: _store_heartbeat,
     commands.FinishAttempt: _finish_attempt,

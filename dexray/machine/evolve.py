@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dex.wire.service import Completion
-from dex.wire.specs import EXECUTE, LoadSpec
+from dex.wire.specs import EXECUTE
 
 from dexray.machine import events as e
 from dexray.machine.state import (
@@ -23,10 +23,10 @@ from dexray.machine.state import (
     Flow,
     FlowState,
     Message,
-    Snapshot,
     StepState,
     forget_wait,
     index_wait,
+    take_snapshot,
 )
 from dexray.protocol.attempts import ConditionResult
 
@@ -78,7 +78,7 @@ def _attempt_started(flow: Flow, event: e.AttemptStarted, at: float) -> None:
     assert step.method == event.method
     assert step.attempt == event.attempt
     if step.snapshot is None:
-        step.snapshot = _snapshot(flow.state, event.load)
+        step.snapshot = take_snapshot(flow.state, event.load)
     if step.first_started_at == 0.0 or (event.attempt == 1 and step.returned_because):
         step.first_started_at = at
     step.phase = RUNNING
@@ -91,17 +91,6 @@ def _attempt_started(flow: Flow, event: e.AttemptStarted, at: float) -> None:
             flow.index.locks[lock] = step.id
     flow.index.ready.pop(step.id, None)
     flow.index.blocked.pop(step.id, None)
-
-
-def _snapshot(state: FlowState, load: LoadSpec | None) -> Snapshot:
-    snapshot = Snapshot(state.attributes, {name: len(queue) for name, queue in state.channels.items()}, load)
-    if load is not None:
-        wanted = {*load.channels, *load.channel_map_instances}
-        prefixes = tuple(f"{name}/" for name in load.channel_maps)
-        for name, queue in state.channels.items():
-            if name in wanted or (prefixes and name.startswith(prefixes)):
-                snapshot.messages[name] = list(queue)
-    return snapshot
 
 
 def _heartbeat_stored(flow: Flow, event: e.HeartbeatStored, at: float) -> None:
@@ -140,11 +129,7 @@ def release_locks(flow: Flow, step: StepState) -> None:
     for lock in step.locks:
         flow.index.locks.pop(lock, None)
     step.locks = ()
-    if flow.index.blocked:
-        blocked = tuple(flow.index.blocked)
-        flow.index.blocked.clear()
-        for step_id in blocked:
-            flow.make_ready(step_id)
+    flow.unblock()
 
 
 def _attributes_written(flow: Flow, event: e.AttributesWritten, at: float) -> None:
@@ -155,10 +140,12 @@ def _attributes_written(flow: Flow, event: e.AttributesWritten, at: float) -> No
         else:
             attributes[name] = value
     flow.state.attributes = attributes
+    flow.state.data_version += 1
 
 
 def _message_published(flow: Flow, event: e.MessagePublished, at: float) -> None:
     flow.state.published += 1
+    flow.state.data_version += 1
     message = Message(event.message_id, event.value, flow.state.published)
     flow.state.channels.setdefault(event.channel, []).append(message)
 
@@ -177,6 +164,7 @@ def _take(state: FlowState, channel: str, message_ids: tuple[str, ...]) -> list[
         taken = [message for message in queue if message.id in wanted_ids]
         rest = [message for message in queue if message.id not in wanted_ids]
     assert len(taken) == count, f"{channel}: messages {message_ids} are not all there"
+    state.data_version += 1
     if rest:
         state.channels[channel] = rest
     else:
@@ -277,6 +265,7 @@ def _step_cancelled(flow: Flow, event: e.StepCancelled, at: float) -> None:
         back = [message for name, message in step.consumed if name == channel]
         queue = back + flow.state.channels.get(channel, [])
         flow.state.channels[channel] = sorted(queue, key=lambda message: message.ordinal)
+        flow.state.data_version += 1
     _remove(flow, step)
 
 
@@ -286,6 +275,10 @@ def _remove(flow: Flow, step: StepState) -> None:
     flow.index.ready.pop(step.id, None)
     flow.index.blocked.pop(step.id, None)
     del flow.state.steps[step.id]
+
+
+def _rpc_applied(flow: Flow, event: e.RpcApplied, at: float) -> None:
+    """Of interest to the history alone: what the RPC did is in the events that follow."""
 
 
 def _flow_timed_out(flow: Flow, event: e.FlowTimedOut, at: float) -> None:
@@ -333,4 +326,5 @@ _APPLY: dict[type, Callable[[Flow, Any, float], None]] = {
     e.StepCancelled: _step_cancelled,
     e.FlowTimedOut: _flow_timed_out,
     e.FlowClosed: _flow_closed,
+    e.RpcApplied: _rpc_applied,
 }

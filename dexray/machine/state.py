@@ -108,17 +108,19 @@ class FlowState(Struct, kw_only=True):
     published: int = 0  # how many messages there were in this run
     steps: dict[str, StepState] = field(default_factory=dict)
     version: int = 0  # how many events it adds up
+    data_version: int = 0  # counts the changes of Attributes and Channels: what isolated RPCs compare
 
 
 class Indexes:
     """What can be told from the state but is wanted at once."""
 
-    __slots__ = ("blocked", "due", "locks", "ready", "waiters")
+    __slots__ = ("blocked", "due", "locks", "ready", "rpc_locks", "waiters")
 
     def __init__(self) -> None:
         self.ready: dict[str, None] = {}  # Steps to hand out, oldest first
         self.blocked: dict[str, None] = {}  # Steps that found a lock taken
         self.locks: dict[str, str] = {}  # lock -> the Step that holds it
+        self.rpc_locks: dict[str, str] = {}  # lock -> the RPC that holds it; RPCs live in memory alone, and so do these
         self.waiters: dict[str, dict[str, None]] = {}  # Channel -> Steps with a condition on it, oldest first
         self.due: list[
             tuple[float, str, str, int]
@@ -145,6 +147,14 @@ class Flow:
         self.index.ready[step_id] = None
         self.fresh.append(step_id)
 
+    def unblock(self) -> None:
+        """Locks were released: Steps that found one taken may try again, in the order in which they came."""
+        if self.index.blocked:
+            blocked = tuple(self.index.blocked)
+            self.index.blocked.clear()
+            for step_id in blocked:
+                self.make_ready(step_id)
+
     def next_due(self) -> float | None:
         """The time at which `Due` has something to do, or None. May be early, never late."""
         return self.index.due[0][0] if self.index.due else None
@@ -164,6 +174,18 @@ def rebuild_indexes(flow: Flow) -> None:
         elif step.phase == WAITING:
             index_wait(index, step)
     heapq.heapify(index.due)
+
+
+def take_snapshot(state: FlowState, load: LoadSpec | None) -> Snapshot:
+    """What a handler that is handed out now gets to see. Nothing in it changes when the state does."""
+    snapshot = Snapshot(state.attributes, {name: len(queue) for name, queue in state.channels.items()}, load)
+    if load is not None:
+        wanted = {*load.channels, *load.channel_map_instances}
+        prefixes = tuple(f"{name}/" for name in load.channel_maps)
+        for name, queue in state.channels.items():
+            if name in wanted or (prefixes and name.startswith(prefixes)):
+                snapshot.messages[name] = list(queue)
+    return snapshot
 
 
 def set_back(flow: Flow, step: StepState) -> None:

@@ -177,7 +177,7 @@ def execute_succeeded(turn: Turn, step: StepState, result: ExecuteSucceeded) -> 
     source, from_step = step.id, step.from_step
     turn.emit(StepCompleted(step.id, decision.kind, decision.output))
     apply_writes(turn, source, result.writes)
-    _cancel_selected(turn, decision, by=source, siblings_of=from_step)
+    cancel_selected(turn, decision.canceling, by=source, siblings=decision.canceling_siblings, siblings_of=from_step)
     if decision.kind == "next":
         move(turn, decision.movements, from_step=source)
     else:
@@ -212,15 +212,16 @@ def apply_writes(turn: Turn, by: str, writes: Writes) -> None:
         turn.emit(EventRecorded(by, name, value))
 
 
-def _cancel_selected(turn: Turn, decision: DecisionSpec, *, by: str, siblings_of: str) -> None:
+def cancel_selected(
+    turn: Turn, types: tuple[str, ...], *, by: str, siblings: tuple[str, ...] = (), siblings_of: str = ""
+) -> None:
     """The set is decided here, in one look: Steps that this decision starts are not in it, the deciding Step is gone already."""
-    if not decision.canceling and not decision.canceling_siblings:
+    if not types and not siblings:
         return
     chosen = [
         step.id
         for step in turn.state.steps.values()
-        if step.step_type in decision.canceling
-        or (step.step_type in decision.canceling_siblings and step.from_step == siblings_of)
+        if step.step_type in types or (step.step_type in siblings and step.from_step == siblings_of)
     ]
     for step_id in chosen:
         cancel(turn, step_id, by=by)

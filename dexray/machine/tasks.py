@@ -7,10 +7,11 @@ from the snapshot that was pinned when attempt 1 was handed out, so that retries
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from dex.wire.specs import EXECUTE, LoadSpec, StepSpec
 
-from dexray.machine.state import FlowState, StepState
+from dexray.machine.state import FlowState, Snapshot, StepState
 from dexray.machine.turn import key_of, method_of
 from dexray.protocol.attempts import AttemptTask
 
@@ -19,12 +20,37 @@ _NOTHING = LoadSpec()
 
 def attempt_task(state: FlowState, step: StepState, spec: StepSpec | None) -> AttemptTask:
     """The task of the attempt that is handed out. `spec` is None for the timeout handler alone."""
-    snapshot = step.snapshot
-    assert snapshot is not None
-    assert snapshot.attributes is not None
-    load = snapshot.load or _NOTHING
+    assert step.snapshot is not None
     method = method_of(state, step, spec)
+    is_execute = step.method == EXECUTE
+    return AttemptTask(
+        key=key_of(state, step),
+        flow_type=state.flow_type,
+        step_type=step.step_type,
+        deployment_id=step.deployment,
+        from_step_execution_id=step.from_step,
+        input=step.input,
+        timeout=method.timeout,
+        heartbeat_timeout=method.heartbeat_timeout,
+        first_attempt_at=step.first_started_at,
+        **seen(step.snapshot),
+        conditions=step.conditions if is_execute else (),
+        locals=step.locals if is_execute else {},
+        has_heartbeat=step.has_heartbeat,
+        heartbeat=step.heartbeat,
+        recovery_error=step.recovery,
+        wait_for_failed=step.wait_for_failed,
+        resources=spec.resources.options if spec is not None else {},
+        is_async=method.is_async,
+        kill_after=method.kill_after,
+    )
+
+
+def seen(snapshot: Snapshot) -> dict[str, Any]:
+    """The fields of a task that a snapshot fills: plain Attributes and sizes, and what was selected."""
+    load = snapshot.load or _NOTHING
     attributes = snapshot.attributes
+    assert attributes is not None
     keys: list[str] = []
     if any("/" in name for name in attributes):
         prefixes = tuple(f"{name}/" for name in load.attribute_maps)
@@ -38,34 +64,15 @@ def attempt_task(state: FlowState, step: StepState, spec: StepSpec | None) -> At
     loaded = dict.fromkeys(selected, ()) | {
         name: tuple((message.id, message.value) for message in queue) for name, queue in snapshot.messages.items()
     }
-    is_execute = step.method == EXECUTE
-    return AttemptTask(
-        key=key_of(state, step),
-        flow_type=state.flow_type,
-        step_type=step.step_type,
-        deployment_id=step.deployment,
-        from_step_execution_id=step.from_step,
-        input=step.input,
-        timeout=method.timeout,
-        heartbeat_timeout=method.heartbeat_timeout,
-        first_attempt_at=step.first_started_at,
-        attributes=attributes,
-        attribute_keys=tuple(keys),
-        loaded_attribute_maps=load.attribute_maps,
-        loaded_attribute_instances=load.attribute_map_instances,
-        channel_sizes=snapshot.sizes,
-        loaded_channels=loaded,
-        loaded_channel_maps=load.channel_maps,
-        conditions=step.conditions if is_execute else (),
-        locals=step.locals if is_execute else {},
-        has_heartbeat=step.has_heartbeat,
-        heartbeat=step.heartbeat,
-        recovery_error=step.recovery,
-        wait_for_failed=step.wait_for_failed,
-        resources=spec.resources.options if spec is not None else {},
-        is_async=method.is_async,
-        kill_after=method.kill_after,
-    )
+    return {
+        "attributes": attributes,
+        "attribute_keys": tuple(keys),
+        "loaded_attribute_maps": load.attribute_maps,
+        "loaded_attribute_instances": load.attribute_map_instances,
+        "channel_sizes": snapshot.sizes,
+        "loaded_channels": loaded,
+        "loaded_channel_maps": load.channel_maps,
+    }
 
 
 def payloads(task: AttemptTask) -> Iterator[bytes]:

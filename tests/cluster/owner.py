@@ -130,6 +130,11 @@ class Owner:
         assert attempts is not None
         await self._until(lambda: attempts.handed_out == 0, timeout, "free of slots")
 
+    async def wait_lanes(self, count: int, timeout: float = 10.0) -> None:
+        attempts = self.attempts
+        assert attempts is not None
+        await self._until(lambda: len(attempts._lanes._lanes) == count, timeout, "known by their Ray tasks")
+
     async def results_of(self, keys: list[AttemptKey]) -> list[AttemptResult]:
         return [self.results[key][0] for key in keys if key in self.results]
 

@@ -145,7 +145,8 @@ class TestFinding:
 
     def find(self, journal: Journal, holder: str, now: float = 105.0) -> str:
         take(journal, holder, 100.0)
-        return leases.living_engine(journal, now)
+        engine = leases.living_engine(journal, now)
+        return engine.address if engine is not None else ""
 
     def test_a_living_engine_is_found(
         self, journal: Journal, stranger: subprocess.Popen[bytes], listening: str
@@ -153,7 +154,7 @@ class TestFinding:
         assert self.find(journal, held_by(stranger.pid, address=listening)) == listening
 
     def test_nobody_is_found_without_a_lease(self, journal: Journal) -> None:
-        assert leases.living_engine(journal, 100.0) == ""
+        assert leases.living_engine(journal, 100.0) is None
 
     def test_an_expired_lease_leads_nowhere(
         self, journal: Journal, stranger: subprocess.Popen[bytes], listening: str
@@ -184,14 +185,14 @@ class TestFinding:
     def test_looking_makes_no_database_and_bears_a_bad_one(self, tmp_path: Path) -> None:
         missing, bad = tmp_path / "missing.db", tmp_path / "bad.db"
         bad.write_bytes(b"this is no database" * 100)
-        assert leases.find_address(str(missing)) == ""
+        assert leases.find_engine(str(missing)) is None
         assert not missing.exists()
-        assert leases.find_address(str(bad)) == ""
-        assert leases.find_address("postgresql://u:p@h/db") == ""
+        assert leases.find_engine(str(bad)) is None
+        assert leases.find_engine("postgresql://u:p@h/db") is None
 
     def test_a_database_whose_tables_are_not_made_yet_has_no_engine(self, tmp_path: Path) -> None:
         open_journal(tmp_path / "new.db").close()
-        assert leases.find_address(str(tmp_path / "new.db")) == ""
+        assert leases.find_engine(str(tmp_path / "new.db")) is None
 
 
 def test_people_are_told_where_the_engine_is(journal: Journal) -> None:
