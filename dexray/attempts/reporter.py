@@ -24,6 +24,11 @@ class Reporter(Protocol):
         """True once the owner has asked this attempt to stop. Asked often: it should cost about a microsecond."""
         ...
 
+    def interrupts(self) -> bool:
+        """True for the first who asks: the deadline and the owner may both want to stop an asynchronous handler, and it
+        gets one CancelledError, so that its clean-up can await."""
+        ...
+
     def now(self) -> float:
         """Seconds since the epoch (UTC). The attempt's own deadline is judged by it."""
         ...
@@ -40,6 +45,9 @@ class SilentReporter:
 
     def is_canceled(self) -> bool:
         return False
+
+    def interrupts(self) -> bool:
+        return True
 
     def now(self) -> float:
         return time.time()

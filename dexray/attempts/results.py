@@ -10,7 +10,8 @@ Payloads over the blob threshold are put aside at the very end, when the result 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from types import CoroutineType
 from typing import Any
 
@@ -18,10 +19,8 @@ from dex.channel import Channel, ChannelMap
 from dex.decision import StepDecision, StepMovement, decision_problem
 from dex.definitions import FlowDefinition, StepDefinition
 from dex.errors import (
-    DexServiceError,
     FlowDefinitionError,
     InvalidStepResultError,
-    StatusCode,
     ValueMappingError,
 )
 from dex.names import physical_name
@@ -43,6 +42,7 @@ from msgspec.structs import replace
 
 from dexray.attempts.rpcs import rpc_name, rpc_of
 from dexray.attempts.runtime import AttemptRuntime
+from dexray.attempts.subflows import lighter_spec, subflow_spec
 from dexray.protocol.attempts import (
     AttemptTask,
     ConditionSpec,
@@ -78,7 +78,7 @@ def checked_result(
             blobs=blobs,
         )
     if task.key.method == WAIT_FOR:
-        wait = check.wait(returned)
+        wait = _lighter_wait(check.wait(returned), blobs)
         return WaitForSucceeded(wait=wait, writes=_lighter_writes(runtime.writes(), blobs), blobs=blobs)
     decision = _lighter_decision(check.decision(returned), blobs)
     return ExecuteSucceeded(decision=decision, writes=_lighter_writes(runtime.writes(), blobs), blobs=blobs)
@@ -116,7 +116,7 @@ class _Check:
             return self._combinations(returned)
         if not returned.conditions:
             raise self._invalid("a Wait needs a condition; Wait.skip_immediately() waits for nothing")
-        specs = tuple(self._condition(condition) for condition in returned.conditions)
+        specs = self._conditions(returned.conditions)
         self._check_ids(returned)
         return WaitSpec(returned.kind.value, specs)
 
@@ -136,7 +136,7 @@ class _Check:
             if len(set(indexes)) < len(indexes):
                 raise self._invalid("a combination holds the same condition twice")
             groups.append(indexes)
-        specs = tuple(self._condition(condition) for condition in conditions)
+        specs = self._conditions(conditions)
         self._check_ids(Wait(wait.kind, tuple(conditions)))
         return WaitSpec(wait.kind.value, specs, tuple(groups))
 
@@ -145,7 +145,12 @@ class _Check:
         if problem is not None:
             raise self._invalid(problem)
 
-    def _condition(self, condition: object) -> ConditionSpec:
+    def _conditions(self, conditions: Iterable[object]) -> tuple[ConditionSpec, ...]:
+        """SubFlows are numbered: their Flow IDs follow from that."""
+        numbers = itertools.count()
+        return tuple(self._condition(condition, numbers) for condition in conditions)
+
+    def _condition(self, condition: object, numbers: Iterator[int]) -> ConditionSpec:
         match condition:
             case ChannelCondition():
                 return ConditionSpec(
@@ -162,11 +167,10 @@ class _Check:
                     duration=condition.duration.total_seconds(),
                 )
             case SubFlowCondition():
-                raise DexServiceError(
-                    StatusCode.UNIMPLEMENTED,
-                    f"SubFlows are not available in this version of dexray (Step {self._task.step_type!r})",
-                    operation=self._task.key.method,
-                    flow_id=self._task.key.flow_id,
+                return ConditionSpec(
+                    kind="subflow",
+                    condition_id=condition.condition_id or "",
+                    subflow=subflow_spec(condition, next(numbers), self._task, self._registry),
                 )
             case _:
                 raise self._invalid(
@@ -263,6 +267,21 @@ class _Check:
 
 
 # Values put aside -----------------------------------------------------------------------------------------------------
+
+
+def _lighter_wait(wait: WaitSpec, blobs: dict[str, bytes]) -> WaitSpec:
+    """The wait with references for the large values that it gives to SubFlows."""
+    if all(condition.subflow is None for condition in wait.conditions):
+        return wait
+    return replace(
+        wait,
+        conditions=tuple(
+            condition
+            if condition.subflow is None
+            else replace(condition, subflow=lighter_spec(condition.subflow, blobs))
+            for condition in wait.conditions
+        ),
+    )
 
 
 def _lighter_decision(decision: DecisionSpec, blobs: dict[str, bytes]) -> DecisionSpec:

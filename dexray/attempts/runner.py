@@ -306,7 +306,7 @@ class _Deadline:
         left = self._runtime.deadline - self._runtime.reporter.now()
         if left > 0:
             self._timer = self._loop.call_later(max(left, _SHORTEST_TIMER), self._look)
-        else:
+        elif self._runtime.reporter.interrupts():
             self._handler.cancel()
 
     def disarm(self) -> None:

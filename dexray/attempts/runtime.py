@@ -38,6 +38,7 @@ from dex.wire.specs import EXECUTE, RPC, WAIT_FOR
 from dexray.attempts.ids import message_id as new_message_id
 from dexray.attempts.reporter import Reporter
 from dexray.attempts.rpcs import rpc_name
+from dexray.attempts.subflows import condition_of, flow_result
 from dexray.protocol.attempts import AttemptTask, ConditionResult, Heartbeat, Writes
 
 if TYPE_CHECKING:
@@ -266,13 +267,13 @@ class AttemptRuntime(HandlerRuntime):
             return None
         return self.decode(self.task.heartbeat, value_type, "heartbeat value")
 
-    # What comes later ------------------------------------------------------------------------------------------------
-
     def subflow_result(self, index: int) -> FlowResult:
-        self._refuse_unimplemented("SubFlows")
+        return flow_result(condition_of(self.conditions("subflow"), index, self.name), self.codecs, self.task.blobs)
 
     def subflow_flow_id(self, index: int) -> str:
-        self._refuse_unimplemented("SubFlows")
+        return condition_of(self.conditions("subflow"), index, self.name).subflow_id
+
+    # What comes later ------------------------------------------------------------------------------------------------
 
     def write_stream(self, stream: Stream[Any], value: Any) -> StepOutput | None:
         self._refuse_unimplemented("Streams")

@@ -103,7 +103,7 @@ class Channel:
             running = self._running.get(token)
             if running is not None:
                 running.canceled = True
-                if running.handler is not None:
+                if running.handler is not None and running.interrupts():
                     running.handler.cancel()
 
     async def _run(self, running: _Running, registry: Registry) -> None:
@@ -112,7 +112,7 @@ class Channel:
         # Only from here on may it be canceled: asyncio drops a task that is canceled before its first step.
         running.handler = running.task
         try:
-            if running.canceled and running.handler is not None:
+            if running.canceled and running.handler is not None and running.interrupts():
                 running.handler.cancel()
             result = await run_async(task, registry, running)
         except BaseException as error:  # a fault of the runner: data all the same
@@ -176,7 +176,7 @@ class Channel:
 class _Running:
     """One running attempt, and its Reporter."""
 
-    __slots__ = ("_channel", "canceled", "handed", "handler", "task")
+    __slots__ = ("_channel", "_interrupted", "canceled", "handed", "handler", "task")
 
     def __init__(self, channel: Channel, handed: Handed) -> None:
         self._channel = channel
@@ -184,6 +184,11 @@ class _Running:
         self.task: asyncio.Task[None] | None = None  # kept: the event loop holds its tasks weakly
         self.handler: asyncio.Task[None] | None = None  # the same, once it has begun
         self.canceled = False
+        self._interrupted = False
+
+    def interrupts(self) -> bool:
+        is_first, self._interrupted = not self._interrupted, True
+        return is_first
 
     def heartbeat(self, heartbeat: Heartbeat | None) -> None:
         self._channel.beat(self.handed.token, heartbeat)

@@ -171,18 +171,16 @@ class Directory:
     async def _adopt(self, journal: Journal) -> None:
         """Open Flows whose owner is not in the pool get one that is, spread evenly."""
         owners = await self._patiently(journal.owners_of_open_runs)
-        pool = list(self._actors)
-        turn = 0
+        has = {name: owners.pop(name, 0) for name in self._actors}
         adopting: set[str] = set()
-        for owner in owners:
-            if owner in self._actors:
-                continue
+        for owner, count in owners.items():
+            share = min(200, -(-count // len(has)))
             while True:
-                to = pool[turn % len(pool)]
-                turn += 1
-                moved = await self._patiently(partial(journal.reassign, owner, to, 200))
+                to = min(has, key=has.__getitem__)
+                moved = await self._patiently(partial(journal.reassign, owner, to, share))
                 if not moved:
                     break
+                has[to] += len(moved)
                 adopting.add(to)
                 logger.info("%d Flows of %s now belong to %s", len(moved), owner, to)
         await asyncio.gather(*(self._tell(name, "adopt") for name in adopting))

@@ -20,7 +20,8 @@ and where cancellation is free.
 
 **Lanes** (see `lanes`). A Ray task that has run its lot may stay for a moment and take another. It keeps its
 place for that time, because it keeps its CPU. Where lanes work, one place a CPU is enough: a lane gets its next
-lot in a tenth of a millisecond, so nothing has to wait in Ray's queue for its sake. A lane is let go when it
+lot in a tenth of a millisecond, so nothing has to wait in Ray's queue for its sake. (Under a backlog that lasts,
+one lot waits there all the same: an autoscaler sees only what is in Ray's queue.) A lane is let go when it
 would be in the way: when a lot of this owner waits in Ray's queue for a CPU, when the attempt that has waited
 longest is of another deployment, or when it has stayed so long that other users of the cluster should have
 their turn.
@@ -49,6 +50,9 @@ Kind = tuple[str, str]
 DEFAULT = b""
 """The signature of the resources of a Step that asks for none."""
 
+_BACKLOG_GAP = 0.25
+"""Seconds between two refusals of one and the same backlog, at most."""
+
 _PLAIN_OPTIONS = frozenset({"num_cpus", "memory", "resources", "runtime_env"})
 """With other options a Ray task ends with its lot: a GPU is too dear to idle (and Ray ends its process to free its
 memory), and a strategy or a limit of calls is about each task."""
@@ -68,6 +72,8 @@ class DispatchSettings:
     lane_worthwhile: float = 0.001  # the same as `worthwhile`, for lots that cost a message and no Ray task
     lane_hold: float = 0.2  # a Ray task stays no longer after its first lot
     lane_patience: float = 0.01  # a lot that has waited longer in Ray's queue lacks a CPU
+    lane_demand: float = 1.0  # a backlog that lasts longer shows in Ray's queue
+    lane_demand_patience: float = 0.1  # the same as `lane_patience` for the lot that shows it
     lane_bytes: int = 1024 * 1024  # a bigger task goes by Ray
     async_limit: int = 500  # asynchronous attempts a process
     async_processes: int = 1
@@ -169,6 +175,8 @@ class Bucket(Generic[ItemT]):
     tasks: int = 0  # all places that have not ended
     in_queue: dict[Place, float] = field(default_factory=dict)  # those that are not known to have begun: sent when
     idle: list[Place] = field(default_factory=list)  # lanes without a lot; the latest is the last
+    refused_since: float = -math.inf  # short attempts: the first refusal of those that follow each other closely
+    refused_at: float = -math.inf  # the last one
 
     @property
     def handed_out(self) -> int:
@@ -203,6 +211,10 @@ class Dispatch(Generic[ItemT]):
         cost = self._cost(kind, now)
         if not self._has_room(bucket, cost):
             self._refused = True
+            if cost is not None:
+                if now - bucket.refused_at > _BACKLOG_GAP:
+                    bucket.refused_since = now
+                bucket.refused_at = now
             return False
         slot = Slot(bucket, kind, short=cost is not None, cost=cost or 0.0)
         self._count(slot, 1)
@@ -306,7 +318,7 @@ class Dispatch(Generic[ItemT]):
                 shorts.append(ready)
             else:
                 yield self._bundle(bucket, ready, (ready.item,), self._take_idle(bucket, ready), now)
-        places = self._places(bucket)
+        places = self._places(bucket, now)
         while shorts:
             size = self._pack_size(bucket, len(shorts), places)
             lane = self._take_idle(bucket, shorts[0])
@@ -406,7 +418,12 @@ class Dispatch(Generic[ItemT]):
         if not bucket.in_queue:
             return False
         oldest = next(iter(bucket.in_queue.values()))
+        if self._has_backlog(bucket, now):
+            return bucket.tasks > bucket.capacity + 1 or now - oldest > self.settings.lane_demand_patience
         return bucket.tasks > bucket.capacity or now - oldest > self.settings.lane_patience
+
+    def _has_backlog(self, bucket: Bucket[ItemT], now: float) -> bool:
+        return now - bucket.refused_at < _BACKLOG_GAP and now - bucket.refused_since > self.settings.lane_demand
 
     def _take_idle(self, bucket: Bucket[ItemT], ready: Ready[ItemT]) -> Place | None:
         """The lane used last: the others may end, and leave their CPUs to others."""
@@ -498,8 +515,10 @@ class Dispatch(Generic[ItemT]):
         """How many lots of short attempts are wanted here and on their way."""
         return max(2, self.settings.lots_per_cpu * bucket.capacity)
 
-    def _places(self, bucket: Bucket[ItemT]) -> int:
-        return bucket.capacity if self._has_lanes(bucket) else self._lots(bucket)
+    def _places(self, bucket: Bucket[ItemT], now: float) -> int:
+        if not self._has_lanes(bucket):
+            return self._lots(bucket)
+        return bucket.capacity + (1 if self._has_backlog(bucket, now) else 0)
 
     def _count(self, slot: Slot, change: int) -> None:
         bucket = slot.bucket

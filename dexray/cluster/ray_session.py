@@ -12,9 +12,9 @@ Which Ray? The first of these that there is:
 
 How it starts and ends. Ray's processes are tied to the *thread* that started them (the kernel's PR_SET_PDEATHSIG), so
 it must be one that lasts: a daemon of our own, which dies only with the process. Starting and ending there has more
-advantages. Ctrl-C can't cut either short: the caller waits for the end, then the interrupt goes on. And Ray leaves the
-signal handlers of the program alone, because Python lets only the main thread set them. SIGKILL and SIGTERM need no
-help from us: the kernel ends Ray's processes with ours.
+advantages. Ctrl-C can't cut either short: the caller waits for the end, then the interrupt goes on. And the program
+keeps its handler of SIGTERM, because Python lets only the main thread set one. SIGKILL and SIGTERM need no help from us:
+the kernel ends Ray's processes with ours.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import concurrent.futures
 import logging
 import os
 import queue
+import signal
 import socket
 import threading
 import weakref
@@ -111,6 +112,7 @@ class RaySession:
         try:
             meanwhile()
             self._lasting.wait(started)
+            _leave_sigterm_alone()
             self._ours = _connection()
         except (ConnectionError, RayError, RuntimeError, ValueError, OSError) as error:
             where = "an embedded Ray can't be started" if self._embedded else f"Ray at {address} can't be reached"
@@ -296,6 +298,16 @@ def _use_token() -> None:
 def _init_quietly(address: str, arguments: dict[str, Any]) -> None:
     with _quiet():
         ray.init(address, **arguments)
+
+
+def _leave_sigterm_alone() -> None:
+    """Ray's native side catches it to print a stack, which is no business of a library. What the program wants to
+    happen, if only that it ends, is put back.
+    """
+    if threading.current_thread() is threading.main_thread():
+        wanted = signal.getsignal(signal.SIGTERM)
+        if wanted is not None:
+            signal.signal(signal.SIGTERM, wanted)
 
 
 _NO_NEWS = ("Token authentication is enabled", "SIGTERM handler is not set")

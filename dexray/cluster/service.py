@@ -76,7 +76,7 @@ class ClusterService:
         """Spread first: the FlowActor with the fewest active Flows, by the view and by what was started since."""
         if not isinstance(request, StartFlow):
             return self._view.actors[0].name
-        if time.monotonic() - self._view_at > VIEW_AGE and len(self._view.actors) > 1 and self._refreshing is None:
+        if time.monotonic() - self._view_at > VIEW_AGE and self._refreshing is None:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh_quietly())
         least = min(self._view.actors, key=self._busy)
         if self._view.flows_per_actor and self._busy(least) >= self._view.flows_per_actor:

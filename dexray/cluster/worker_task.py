@@ -125,15 +125,20 @@ class WorkerProcess:
 class LotReporter:
     """What handlers of a lot see of it: a Reporter."""
 
-    __slots__ = ("_run", "heartbeat", "is_canceled")
+    __slots__ = ("_interrupted", "heartbeat", "is_canceled")
 
     def __init__(self, run: LotRun) -> None:
+        self._interrupted = False
         self.heartbeat: Callable[[Heartbeat | None], None] = run.heartbeat
         self.is_canceled: Callable[[], bool] = run.is_canceled
 
     def stream(self, name: str, payload: bytes) -> None:
         """Streams have no store yet; a message counts as the sign of life that it is."""
         self.heartbeat(None)
+
+    def interrupts(self) -> bool:
+        is_first, self._interrupted = not self._interrupted, True
+        return is_first
 
     def now(self) -> float:
         return time.time()
@@ -153,11 +158,17 @@ def _attempt(task: AttemptTask, registry: Registry, run: LotRun, worker: str) ->
 async def _cancelable(task: AttemptTask, registry: Registry, run: LotRun) -> AttemptResult:
     loop, handler = asyncio.get_running_loop(), asyncio.current_task()
     assert handler is not None
-    run.on_cancel = lambda: _call_soon(loop, handler.cancel)
+    reporter = LotReporter(run)
+
+    def interrupt() -> None:
+        if reporter.interrupts():
+            handler.cancel()
+
+    run.on_cancel = lambda: _call_soon(loop, interrupt)
     try:
         if run.is_canceled():
-            handler.cancel()
-        return await run_async(task, registry, LotReporter(run))
+            interrupt()
+        return await run_async(task, registry, reporter)
     finally:
         run.on_cancel = None
 

@@ -31,6 +31,7 @@ from dexray.engine.records import next_record
 from dexray.engine.residents import Residents
 from dexray.engine.rpc import RpcDesk
 from dexray.engine.settings import HostLoad, HostSettings
+from dexray.engine.subflows import SubFlows
 from dexray.journal.interface import Journal, JournalUnavailable, Outcome
 from dexray.machine import commands
 from dexray.machine.decide import decide
@@ -38,7 +39,7 @@ from dexray.machine.events import FlowClosed
 from dexray.machine.state import Flow, StepState
 from dexray.machine.turn import Turn
 from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptReturned, Heartbeat
-from dexray.protocol.ports import AttemptPort
+from dexray.protocol.ports import AttemptPort, Router
 
 logger = logging.getLogger("dexray.engine")
 
@@ -56,7 +57,9 @@ class FlowHost:
         blocking: Blocking,
         new_id: Callable[[], str],
         settings: HostSettings | None = None,
+        router: Router | None = None,
     ) -> None:
+        """router: the way to Flows that may be another owner's; None when there is no other owner."""
         self.owner = owner
         self.journal = journal
         self.clock = clock
@@ -81,6 +84,7 @@ class FlowHost:
         self.stopped = False
         self._hand_outs = HandOuts(self, attempts)
         self.rpcs = RpcDesk(self, attempts)
+        self.subflows = SubFlows(self, router)
         self._committer = GroupCommitter(journal, blocking)
         self._touched: dict[LiveFlow, None] = {}
         self._flush_scheduled = False
@@ -132,6 +136,7 @@ class FlowHost:
             for live in self._hand_outs.code_came(flow_type):
                 self.touch(live)
             self.rpcs.code_came(flow_type)
+        self.subflows.code_came()
         stopped = [
             live for live in self.flows.values() if live.problem and live.flow.state.flow_type in deployment.flows
         ]
@@ -156,6 +161,10 @@ class FlowHost:
             live.pending.sync = live.pending.sync or sync
         if turn.cancels:
             live.pending.cancels.extend(turn.cancels)
+        if turn.parents:
+            live.pending.parents.extend(turn.parents)
+        if live.children:
+            self.subflows.follow(live, turn.events)
         if turn.events or live.flow.fresh:
             self.touch(live)
         if live.pending.is_empty:
@@ -264,6 +273,10 @@ class FlowHost:
             when(reason)
 
     def _released(self, live: LiveFlow, pending: Pending) -> None:
+        if pending.parents:
+            self.subflows.begin(live, pending.parents)
+        if pending.new_run is not None:
+            self.subflows.resume(live)
         for task, _ in pending.tasks:
             self._hand_outs.run(live, task)
         for key in pending.cancels:
@@ -278,7 +291,7 @@ class FlowHost:
 
     def waits_for(self, live: LiveFlow, step: StepState) -> str:
         """What keeps a Step from running that the machine can't know of: code or resources; "" when nothing does."""
-        return self._hand_outs.waits_for(live, step)
+        return self._hand_outs.waits_for(live, step) or self.subflows.waits_for(live, step)
 
     # Attempts: AttemptSink --------------------------------------------------------------------------------------------
 
@@ -361,6 +374,7 @@ class FlowHost:
             self.execute(live, commands.Interrupt())
             self.execute(live, commands.Due())
             self.arm(live)
+            self.subflows.resume(live)
 
     async def read(self, call: Callable[[], T], *, patience: float | None = None) -> T:
         """A blocking call of the journal, repeated while the database is away: for as long as it takes, or for
@@ -385,6 +399,7 @@ class FlowHost:
         self.residents.forget(live)
         self._hand_outs.forget(live)
         self.rpcs.leave(live, reason)
+        self.subflows.forget(live)
         pending, live.pending = live.pending, Pending()
         self._give_up(pending, reason)
         live.tell_all(reason)
@@ -404,6 +419,7 @@ class FlowHost:
         reason = ServiceError("INTERNAL", f"Flow {live.flow_id!r} has stopped: {live.problem}")
         self._give_up(pending, reason)
         self.rpcs.leave(live, reason)
+        self.subflows.forget(live)
         live.tell_closed(reason)
         live.tell_unsettled(reason)
         self._touch_all(self._hand_outs.settle_place(live))

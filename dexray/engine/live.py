@@ -6,11 +6,15 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dexray.journal.interface import NEVER, NewRun, RequestAnswer
 from dexray.machine.events import AnyEvent
 from dexray.machine.state import WAITING, Flow
 from dexray.protocol.attempts import AttemptKey, AttemptTask
+
+if TYPE_CHECKING:
+    from dexray.engine.subflows import Child
 
 
 class Lost(Exception):
@@ -25,6 +29,7 @@ class Pending:
     events: list[AnyEvent] = field(default_factory=list)
     tasks: list[tuple[AttemptTask, str]] = field(default_factory=list)  # with the method's durability
     cancels: list[AttemptKey] = field(default_factory=list)
+    parents: list[str] = field(default_factory=list)  # Steps whose waits ask for SubFlows
     requests: list[RequestAnswer] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     whens: list[Callable[[Exception | None], None]] = field(default_factory=list)
@@ -44,6 +49,7 @@ class LiveFlow:
         "armed",
         "bytes_since_checkpoint",
         "checkpoint_size",
+        "children",
         "closed_waiters",
         "durable_closed",
         "durable_seq",
@@ -83,6 +89,7 @@ class LiveFlow:
         self.queued: set[str] = set()  # Steps that stand in a queue for a slot
         self.rpc_turn = asyncio.Lock()  # isolated RPCs that were overtaken go one by one
         self.last_used = 0.0
+        self.children: dict[str, dict[int, Child]] = {}  # SubFlows that are seen to, by Step execution and number
         self.answers: OrderedDict[str, asyncio.Future[bytes]] = OrderedDict()  # recent write requests by id
         self.closed_waiters: set[asyncio.Future[None]] = set()
         self.history_waiters: set[asyncio.Future[None]] = set()
@@ -104,7 +111,7 @@ class LiveFlow:
     def next_wake(self) -> float:
         if self.flow.is_closed:
             return NEVER
-        if self.is_active:
+        if self.is_active or self.flow.index.parents:  # a new owner has to see to the SubFlows
             return 0.0
         due = self.flow.next_due()
         return NEVER if due is None else due
@@ -120,6 +127,7 @@ class LiveFlow:
             and not self.settled_waiters
             and not self.problem
             and not self.held
+            and not self.children
             and (self.flow.is_closed or not self.is_active)
         )
 

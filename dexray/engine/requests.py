@@ -356,6 +356,8 @@ async def _describe_flow(host: FlowHost, request: s.DescribeFlow) -> s.FlowDescr
 
 def _with_reason(host: FlowHost, live: LiveFlow, described: s.StepDescription) -> s.StepDescription:
     why = host.waits_for(live, live.flow.state.steps[described.step_execution_id])
+    if why and described.phase == "waiting":
+        why = f"{described.waits_for}: {why}"
     return replace(described, waits_for=why) if why else described
 
 

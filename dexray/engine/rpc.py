@@ -1,23 +1,25 @@
 """RPCs: handlers of a Flow that clients call.
 
-A call goes through these stages. None of them holds up the Flow itself: its Steps go on, unless they want a lock of the RPC.
+A call goes through these stages. None of them holds up the Flow itself: its Steps go on, unless they want a lock of
+the RPC.
 
-    stage      what happens                                                      refused when
-    --------   ---------------------------------------------------------------   ------------------------------------------
-    code       the deployed code has the RPC; else it waits for a deployment     not there within the dispatch wait
-    locks      all of them are free, or the call is refused at once              one is held
-    slot       a worker has room for the handler; RPCs come before Steps         none has within the dispatch wait
+    stage      what happens                                             refused when
+    --------   ------------------------------------------------------   ------------------------------------------------
+    code       the deployed code has the RPC; else it waits for some    none comes within the dispatch wait
+    locks      all of them are free                                     one is held: at once
+    slot       a worker has room; RPCs come before Steps                none has within the dispatch wait
     snapshot   the Flow as it is now, read when that is durable
-    handler    runs on a worker, as an attempt that is tried once                it raises, its worker is lost, its time is over
-    result     nothing changed: the answer is given, and nothing is kept         it writes, and the Flow is closed
-               else it is applied and recorded under the request id, and the     a message is gone (isolated RPCs)
-               answer is given when that is durable
+    handler    runs on a worker, as an attempt that is tried once       it raises, its worker is lost, its time is over
+    result     nothing is changed: the answer is given, and no trace
+               is left. Else it is applied, recorded under the          it writes and the Flow is closed; a message is
+               request id, and answered when that is durable            gone (isolated RPCs)
 
-An RPC with locks, and one that is transactional, is isolated: when anything changed between its snapshot and its result, nothing is applied
-and the handler runs again. The first run of each call is free; those that were overtaken go on one by one, so that callers who overtake each
-other all come to their turn.
+An RPC with locks is isolated, and so is one that is transactional: when anything has changed between its snapshot and
+its result, nothing is applied and the handler runs again. The first run of each call is free; those that were overtaken
+go on one by one, so that callers who overtake each other all come to their turn.
 
-What is lost with its owner had no effect: a call that is repeated under its request id is served anew, or has its recorded answer.
+What is lost with its owner had no effect: a call that is repeated under its request id is served anew, or has its
+recorded answer.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ RUNS = 5
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One request under way. `flow` is what its handler sees: of the current run, or of an earlier one that is only read."""
+    """One request under way. `flow` is what its handler sees: the current run, or an earlier one that is only read."""
 
     request: InvokeRpc
     live: LiveFlow
@@ -79,7 +81,7 @@ class _Call:
 
     @property
     def what(self) -> str:
-        return f"RPC {self.request.rpc} of Flow {self.request.flow_id!r}"
+        return f"RPC {self.request.rpc!r}"
 
 
 @dataclass(slots=True, eq=False)
@@ -129,13 +131,17 @@ class RpcDesk:
                 return replace(known, blobs=await requests.attach_blobs(self._host, [known.output]))
         call = self._calls.get(name)
         if call is None:
+            requests.check_trouble(live)
+            if live.lost:
+                raise Lost("the Flow has just left this owner")
             loop = asyncio.get_running_loop()
             timeout = request.timeout or self._timeout(live, request)
             call = self._calls[name] = _Call(
                 request, live, live.flow, next(self._numbers), loop.time() + timeout, loop.create_future()
             )
             live.held += 1
-            call.work = self._host.spawn(self._work(name, call))
+            call.work = self._host.spawn(self._work(call))
+            call.work.add_done_callback(lambda _: self._ended(name, call))
         # Whoever asked may leave: the call goes on, and a repeat finds it here.
         await asyncio.wait({call.answer})
         return call.answer.result()
@@ -145,22 +151,20 @@ class RpcDesk:
         known = spec.rpcs.get(request.rpc) if spec is not None else None
         return known.timeout if known is not None else RpcSpec(name=request.rpc).timeout
 
-    async def _work(self, name: tuple[str, str], call: _Call) -> None:
+    async def _work(self, call: _Call) -> None:
         try:
             call.answer.set_result(await self._serve(call))
-        except asyncio.CancelledError:
-            call.answer.set_exception(call.gone or Lost("the engine has stopped"))
-            if call.gone is None:
-                raise
         except Exception as error:
             call.answer.set_exception(error)
-        finally:
-            self._calls.pop(name, None)
-            call.live.held -= 1
-            if not call.answer.cancelled():
-                call.answer.exception()  # whoever asked gets it; that nobody waits any more is no fault
 
-    # What the host tells ------------------------------------------------------------------------------------------------
+    def _ended(self, name: tuple[str, str], call: _Call) -> None:
+        self._calls.pop(name, None)
+        call.live.held -= 1
+        if not call.answer.done():
+            call.answer.set_exception(call.gone or Lost("the engine has stopped"))
+        call.answer.exception()  # whoever asked gets it; that nobody waits any more is no fault
+
+    # What the host tells ----------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Gives slots to those who wait for one, in order. A kind that finds none stands aside."""
@@ -201,7 +205,7 @@ class RpcDesk:
                 call.gone = reason
                 call.work.cancel()
 
-    # A call -------------------------------------------------------------------------------------------------------------
+    # A call -----------------------------------------------------------------------------------------------------------
 
     async def _serve(self, call: _Call) -> RpcAnswer:
         if call.request.run_id not in ("", call.live.run_id):
@@ -251,7 +255,7 @@ class RpcDesk:
         requests.check_trouble(earlier)
         return earlier.flow
 
-    # The handler --------------------------------------------------------------------------------------------------------
+    # The handler ------------------------------------------------------------------------------------------------------
 
     async def _run(self, call: _Call) -> _Ran:
         """Runs the handler once, over the Flow as it is when a worker is there for it."""
@@ -269,6 +273,8 @@ class RpcDesk:
             # It certainly did not run: another worker may have what this one lacks.
             returned = ran.reason
             await asyncio.sleep(min(self._host.settings.returned_delay, max(0.0, until - _now())))
+            if _now() >= until:
+                raise self._not_taken(call, returned)
 
     async def _code(self, call: _Call, until: float) -> tuple[FlowSpec, RpcSpec]:
         flow_type, name = call.flow.state.flow_type, call.request.rpc
@@ -285,14 +291,17 @@ class RpcDesk:
                 lacks = f"has no RPC {name!r}" if flow_spec is not None else "is not deployed"
                 raise self._not_taken(call, f"the code of Flow type {flow_type} {lacks}") from None
             finally:
-                self._undeployed.get(flow_type, set()).discard(waiting)
+                others = self._undeployed.get(flow_type)
+                if others is not None:
+                    others.discard(waiting)
+                    if not others:
+                        del self._undeployed[flow_type]
 
     async def _slot(self, call: _Call, kind: Kind, until: float, returned: str) -> None:
         """Comes back with a slot that is reserved."""
-        if kind not in self._slots and until > _now() and self._port.reserve(*kind):
-            return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._slots.setdefault(kind, deque()).append(waiting)
+        self.pump()
         try:
             await _by(waiting, until)
         except BaseException as error:
@@ -376,7 +385,7 @@ class RpcDesk:
             )
         return replace(task, blobs={**given, **read})
 
-    # Locks --------------------------------------------------------------------------------------------------------------
+    # Locks ------------------------------------------------------------------------------------------------------------
 
     def _holder(self, call: _Call) -> str:
         return f"{rpcs.marker(call.request.rpc)}#{call.number}"
@@ -396,7 +405,7 @@ class RpcDesk:
             locks.take_for_rpc(call.flow, wanted, self._holder(call))
             call.locks = wanted
 
-    # The result ---------------------------------------------------------------------------------------------------------
+    # The result -------------------------------------------------------------------------------------------------------
 
     async def _conclude(self, call: _Call, ran: _Ran) -> RpcAnswer | None:
         """The answer, when what the handler asked for is durable; None when it has to run again."""
@@ -451,7 +460,7 @@ class RpcDesk:
                     "was applied: call again",
                 )
 
-    # Errors -------------------------------------------------------------------------------------------------------------
+    # Errors -----------------------------------------------------------------------------------------------------------
 
     def _failed(self, call: _Call, failure: AttemptFailed) -> ServiceError:
         if failure.kind == METHOD_TIMEOUT:

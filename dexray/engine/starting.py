@@ -9,6 +9,18 @@ whether a new run may start; only when it may not does `ignore_already_started` 
     ALLOW_IF_PREVIOUS_FAILED     refuse                      start if it FAILED, else refuse
     ALLOW_IF_NOT_RUNNING         refuse                      start
     ALLOW_TERMINATE_IF_RUNNING   terminate it, then start    start
+
+A SubFlow is started by its parent, and finds an earlier child under its Flow ID when the parent re-enters the Step
+execution. The same request id always gets the run that it got before. Another one is judged by the SubFlow's policy:
+
+    policy                                   open                       COMPLETED     FAILED, CANCELED, TERMINATED
+    --------------------------------------   ------------------------   -----------   ----------------------------
+    ATTACH                                   attach                     attach        attach
+    RESTART_IF_PREVIOUS_EXITS_ABNORMALLY     attach                     attach        start
+    ALWAYS_RESTART                           terminate it, then start   start         start
+
+To attach is to answer with the run that is there. It is recorded under the request id, beside that run: what has become
+of the child by the time of a repeat does not make it start another.
 """
 
 from __future__ import annotations
@@ -25,7 +37,7 @@ from dexray.machine import commands
 if TYPE_CHECKING:
     from dexray.engine.host import FlowHost
 
-Verdict = Literal["refuse", "start", "terminate"]
+Verdict = Literal["refuse", "start", "terminate", "attach"]
 
 _CLOSED: dict[str, Verdict] = {
     "DEFAULT": "refuse",
@@ -33,11 +45,24 @@ _CLOSED: dict[str, Verdict] = {
     "ALLOW_IF_NOT_RUNNING": "start",
     "ALLOW_TERMINATE_IF_RUNNING": "start",
 }
-POLICIES = (*_CLOSED, "ALLOW_IF_PREVIOUS_FAILED")
+_SUBFLOW = "SUBFLOW_"
+_SUBFLOWS: dict[str, tuple[Verdict, Verdict, Verdict]] = {  # open, COMPLETED, any other end
+    "ATTACH": ("attach", "attach", "attach"),
+    "RESTART_IF_PREVIOUS_EXITS_ABNORMALLY": ("attach", "attach", "start"),
+    "ALWAYS_RESTART": ("terminate", "start", "start"),
+}
+POLICIES = (*_CLOSED, "ALLOW_IF_PREVIOUS_FAILED", *(_SUBFLOW + name for name in _SUBFLOWS))
+
+
+def subflow_policy(name: str) -> str:
+    """A SubFlowReusePolicy as the policy of a start."""
+    return _SUBFLOW + name
 
 
 def verdict(policy: str, status: str) -> Verdict:
     """What a reuse policy says of a Flow ID whose current run has this status."""
+    if policy.startswith(_SUBFLOW):
+        return _SUBFLOWS[policy.removeprefix(_SUBFLOW)][{"RUNNING": 0, "COMPLETED": 1}.get(status, 2)]
     if status == "RUNNING":
         return "terminate" if policy == "ALLOW_TERMINATE_IF_RUNNING" else "refuse"
     if policy == "ALLOW_IF_PREVIOUS_FAILED":
@@ -83,6 +108,8 @@ async def _meet(host: FlowHost, live: LiveFlow, request: StartFlow, look: bool) 
         if host.flows.get(request.flow_id) is not live:
             return None
     state = live.flow.state
+    if state.request_id == request.request_id and request.id_reuse_policy.startswith(_SUBFLOW):
+        return Started(run_id=state.run_id)
     # What a Flow in trouble has come to in memory is not durable.
     decision = verdict(request.id_reuse_policy, "RUNNING" if live.problem and not live.durable_closed else state.status)
     if decision == "refuse":
@@ -99,14 +126,32 @@ async def _meet(host: FlowHost, live: LiveFlow, request: StartFlow, look: bool) 
         # The end of the old run is durable before the new one begins: an owner that has lost the old run without
         # knowing it is told so here, and starts no second one beside it.
         check_trouble(live)
+        check_code(host, request)
         host.execute(live, commands.Stop(stop_type="TERMINATE", reason="replaced by a new start"))
         await settled(host, live)
+    if decision == "attach":
+        return await _attach(host, live, request)
     return None
+
+
+async def _attach(host: FlowHost, live: LiveFlow, request: StartFlow) -> Started | None:
+    from dexray.engine.requests import check_trouble, patiently, when_durable
+
+    check_trouble(live)
+    if live.lost:
+        return None
+    answer = Started(run_id=live.run_id)
+    live.pending.requests.append(RequestAnswer(request.flow_id, _answer_key(request), encode(answer)))
+    live.pending.sync = True
+    host.touch(live)
+    await patiently(host, when_durable(live))
+    return answer
 
 
 async def _begin(host: FlowHost, request: StartFlow, replaces: str) -> Started:
     from dexray.engine.requests import check_trouble, patiently, when_durable
 
+    check_code(host, request)
     answer = Started(run_id=host.new_id())
     recorded = RequestAnswer(request.flow_id, _answer_key(request), encode(answer))
     live = _new_run(host, request, answer.run_id, replaces, recorded)
@@ -137,6 +182,7 @@ def _new_run(host: FlowHost, request: StartFlow, run_id: str, replaces: str, rec
         timeout_policy=request.timeout_policy or ("FAIL" if request.timeout else ""),
         timeout_handler=request.timeout_handler,
         replaces=replaces,
+        parent=request.parent,
     )
     return host.start_run(command, pending)
 
@@ -161,6 +207,16 @@ def check(host: FlowHost, request: StartFlow) -> None:
         number = getattr(request.config, name)
         if number is not None and number < 0:
             raise refuse(f"{name} {number} is negative")
+    if not request.id_reuse_policy.startswith(_SUBFLOW):  # a child that is there needs no code to be attached to
+        check_code(host, request)
+
+
+def check_code(host: FlowHost, request: StartFlow) -> None:
+    """Refuses what the deployed code can't start."""
+
+    def refuse(detail: str) -> ServiceError:
+        return ServiceError("INVALID_ARGUMENT", f"start of Flow {request.flow_id!r}: {detail}")
+
     spec = host.specs.get(request.flow_type)
     if spec is None:
         raise ServiceError(

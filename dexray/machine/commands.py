@@ -8,6 +8,7 @@ from dex.wire.service import FlowConfigSpec
 from dex.wire.specs import TimeoutHandlerSpec
 
 from dexray.protocol.attempts import AttemptKey, AttemptResult, Heartbeat, RpcSucceeded
+from dexray.protocol.subflows import SubFlowResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class Start:
     timeout_policy: str = ""
     timeout_handler: TimeoutHandlerSpec | None = None
     replaces: str = ""
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,15 @@ class FinishAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndSubFlow:
+    """A child has closed that the wait of a Step asked for. `index` is the place of its condition in the wait."""
+
+    step: str
+    index: int
+    result: SubFlowResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyRpc:
     """An RPC handler has returned: what it asks for is to be applied. Ask `rpcs.refusal` first."""
 
@@ -84,4 +95,16 @@ class Interrupt:
     """A new owner took over: what its predecessor had handed out is lost."""
 
 
-Command = Start | Publish | SetAttribute | Stop | ApplyRpc | HandOut | StoreHeartbeat | FinishAttempt | Due | Interrupt
+Command = (
+    Start
+    | Publish
+    | SetAttribute
+    | Stop
+    | EndSubFlow
+    | ApplyRpc
+    | HandOut
+    | StoreHeartbeat
+    | FinishAttempt
+    | Due
+    | Interrupt
+)

@@ -10,9 +10,11 @@ from dexray.protocol.attempts import WaitSpec
 
 
 def begin(turn: Turn, step: StepState, wait: WaitSpec, locals_: dict[str, bytes]) -> None:
-    """Timers run from the commit of the wait, which is now."""
+    """Timers run from the commit of the wait, which is now; SubFlows are started when it is durable."""
     due = tuple(turn.now + condition.duration if condition.kind == "timer" else 0.0 for condition in wait.conditions)
     turn.emit(WaitStarted(step.id, wait, due, locals_))
+    if step.id in turn.flow.index.parents:
+        turn.parents.append(step.id)
 
 
 def evaluate(turn: Turn, step: StepState) -> None:
@@ -24,7 +26,8 @@ def evaluate(turn: Turn, step: StepState) -> None:
         if condition.kind == "timer" and index not in step.fired and step.due[index] <= turn.now:
             turn.emit(TimerFired(step.id, index))
     channels = turn.state.channels
-    selection = waits.select(wait, ready=step.fired, size_of=lambda name: len(channels.get(name, ())))
+    ready = step.fired | step.ended.keys() if step.ended else step.fired
+    selection = waits.select(wait, ready=ready, size_of=lambda name: len(channels.get(name, ())))
     if selection is None:
         return
     consumed: list[tuple[int, tuple[str, ...]]] = []

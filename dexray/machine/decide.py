@@ -12,7 +12,7 @@ from typing import Any
 
 from dex.wire.specs import WAIT_FOR, FlowSpec
 
-from dexray.machine import closing, commands, conditions, invariants, rpcs, steps
+from dexray.machine import closing, commands, conditions, invariants, rpcs, steps, subflows
 from dexray.machine.events import AttributesWritten, FlowStarted, MessagePublished
 from dexray.machine.state import BACKOFF, START, TIMEOUT, WAITING, Flow
 from dexray.machine.turn import Turn
@@ -57,6 +57,7 @@ def _start(turn: Turn, command: commands.Start) -> None:
             turn.now + command.timeout if command.timeout else 0.0,
             command.timeout_handler,
             command.replaces,
+            command.parent,
         )
     )
     if turn.spec is not None and turn.spec.start_step is not None:
@@ -75,6 +76,10 @@ def _set_attribute(turn: Turn, command: commands.SetAttribute) -> None:
 
 def _stop(turn: Turn, command: commands.Stop) -> None:
     closing.stop(turn, command.stop_type, command.reason)
+
+
+def _end_subflow(turn: Turn, command: commands.EndSubFlow) -> None:
+    subflows.end(turn, command.step, command.index, command.result)
 
 
 def _apply_rpc(turn: Turn, command: commands.ApplyRpc) -> None:
@@ -132,6 +137,7 @@ _DECIDE: dict[type, Callable[[Turn, Any], None]] = {
     commands.Publish: _publish,
     commands.SetAttribute: _set_attribute,
     commands.Stop: _stop,
+    commands.EndSubFlow: _end_subflow,
     commands.ApplyRpc: _apply_rpc,
     commands.HandOut: _hand_out,
     commands.StoreHeartbeat: _store_heartbeat,

@@ -8,8 +8,13 @@ from typing import Any
 
 from dex.wire.service import FailureDescription, FlowDescription, StepDescription
 
+from dexray.machine import subflows
 from dexray.machine.state import BACKOFF, READY, RUNNING, Flow, StepState
 from dexray.protocol.attempts import ConditionSpec, WaitSpec
+from dexray.protocol.subflows import subflow_id
+
+MANY = 20
+"""Conditions of one wait that are named one by one."""
 
 
 def describe(flow: Flow, *, owner: str, problem: str, readable: Callable[[bytes], Any]) -> FlowDescription:
@@ -64,7 +69,7 @@ def waits_for(flow: Flow, step: StepState) -> str:
     if step.phase == RUNNING:
         return f"attempt {step.attempt} of {step.method} to finish"
     if step.id in flow.index.blocked:
-        return "a lock that another Step holds"
+        return "a lock that an RPC holds" if flow.index.rpc_locks else "a lock that another Step holds"
     if step.phase == BACKOFF and step.id not in flow.index.ready:
         why = step.returned_because or "backoff"
         return f"attempt {step.attempt} of {step.method} at {_time(step.retry_at)} ({why})"
@@ -72,13 +77,18 @@ def waits_for(flow: Flow, step: StepState) -> str:
         why = f" ({step.returned_because})" if step.returned_because else ""
         return f"a worker for {step.method}{why}"
     assert step.wait is not None
-    return describe_wait(step.wait, step)
+    return describe_wait(flow.state.flow_id, step.wait, step)
 
 
-def describe_wait(wait: WaitSpec, step: StepState) -> str:
+def describe_wait(flow_id: str, wait: WaitSpec, step: StepState) -> str:
     parts = [
         _condition(condition, step.due[index], index in step.fired) for index, condition in enumerate(wait.conditions)
     ]
+    for index, number, spec in subflows.in_wait(wait):
+        ended = " (ended)" if index in step.ended else ""
+        parts[index] = f"SubFlow {subflow_id(flow_id, step.id, number)} of type {spec.flow_type}{ended}"
+    if len(parts) > MANY and wait.kind != "any_combination_of":
+        parts = [*parts[:MANY], f"{len(parts) - MANY} more ({len(step.ended)} SubFlows have ended)"]
     if wait.kind == "any_combination_of":
         return " or ".join("(" + " and ".join(parts[index] for index in group) + ")" for group in wait.combinations)
     return (" or " if wait.kind == "any_of" else " and ").join(parts)

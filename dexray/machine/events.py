@@ -34,6 +34,7 @@ class FlowStarted(Event, frozen=True, array_like=True, tag="FlowStarted/1"):
     timeout_at: float = 0.0  # 0: no timeout
     timeout_handler: TimeoutHandlerSpec | None = None
     replaces: str = ""
+    parent: str = ""  # the Flow ID of the Flow whose SubFlow this is
 
 
 class StepScheduled(Event, frozen=True, array_like=True, tag="StepScheduled/1"):
@@ -136,6 +137,19 @@ class TimerFired(Event, frozen=True, array_like=True, tag="TimerFired/1"):
     skipped: bool = False
 
 
+class SubFlowEnded(Event, frozen=True, array_like=True, tag="SubFlowEnded/1"):
+    """The child that condition `index` of the wait asked for has closed, and this is how."""
+
+    step: str
+    index: int
+    flow_id: str
+    status: str
+    completions: tuple[Completion, ...] = ()
+    error_type: str = ""
+    error_message: str = ""
+    run_id: str = ""
+
+
 class ConditionsMet(Event, frozen=True, array_like=True, tag="ConditionsMet/1"):
     """The wait is over. `consumed` holds, for each winning Channel condition, its index and the ids of the messages it took."""
 
@@ -212,6 +226,7 @@ AnyEvent = (
     | EventRecorded
     | WaitStarted
     | TimerFired
+    | SubFlowEnded
     | ConditionsMet
     | WaitForAbandoned
     | StepCompleted

@@ -29,6 +29,8 @@ from dexray.machine.state import (
     take_snapshot,
 )
 from dexray.protocol.attempts import ConditionResult
+from dexray.protocol.subflows import RUNNING as RUNNING_SUBFLOW
+from dexray.protocol.subflows import SubFlowResult, subflow_id
 
 
 def evolve(flow: Flow, event: e.AnyEvent, at: float) -> None:
@@ -43,6 +45,7 @@ def _flow_started(flow: Flow, event: e.FlowStarted, at: float) -> None:
     state.run_id = event.run_id
     state.flow_type = event.flow_type
     state.request_id = event.request_id
+    state.parent = event.parent
     state.started_at = at
     state.config = event.config
     state.attributes = dict(event.attributes)
@@ -192,11 +195,18 @@ def _timer_fired(flow: Flow, event: e.TimerFired, at: float) -> None:
     flow.state.steps[event.step].fired.add(event.index)
 
 
+def _subflow_ended(flow: Flow, event: e.SubFlowEnded, at: float) -> None:
+    flow.state.steps[event.step].ended[event.index] = SubFlowResult(
+        event.status, event.run_id, event.completions, event.error_type, event.error_message
+    )
+
+
 def _conditions_met(flow: Flow, event: e.ConditionsMet, at: float) -> None:
     step = flow.state.steps[event.step]
     assert step.wait is not None
     consumed = dict(event.consumed)
     results: list[ConditionResult] = []
+    children = 0
     for index, condition in enumerate(step.wait.conditions):
         if condition.kind == "channel":
             messages: list[Message] = []
@@ -212,6 +222,12 @@ def _conditions_met(flow: Flow, event: e.ConditionsMet, at: float) -> None:
                     messages=tuple(message.value for message in messages),
                 )
             )
+        elif condition.kind == "subflow":
+            child = subflow_id(flow.state.flow_id, step.id, children)
+            results.append(_subflow_result(condition.condition_id, child, step.ended.get(index)))
+            if index not in step.ended and condition.subflow is not None:
+                step.overtaken[children] = condition.subflow
+            children += 1
         else:
             results.append(ConditionResult(condition.kind, condition.condition_id, fired=index in step.fired))
     step.conditions = tuple(results)
@@ -219,7 +235,24 @@ def _conditions_met(flow: Flow, event: e.ConditionsMet, at: float) -> None:
     step.wait = None
     step.due = ()
     step.fired = set()
+    step.ended = {}
     _begin_execute(flow, step, event.durability, at)
+
+
+def _subflow_result(condition_id: str, child: str, result: SubFlowResult | None) -> ConditionResult:
+    """What execute is told of a SubFlow; one that is not known to have ended gives a RUNNING snapshot."""
+    if result is None:
+        return ConditionResult("subflow", condition_id, subflow_id=child, subflow_status=RUNNING_SUBFLOW)
+    return ConditionResult(
+        "subflow",
+        condition_id,
+        fired=True,
+        subflow_id=child,
+        subflow_status=result.status,
+        subflow_completions=tuple((done.step_type, done.step_execution_id, done.output) for done in result.completions),
+        subflow_error_type=result.error_type,
+        subflow_error_message=result.error_message,
+    )
 
 
 def _wait_for_abandoned(flow: Flow, event: e.WaitForAbandoned, at: float) -> None:
@@ -303,6 +336,7 @@ def _flow_closed(flow: Flow, event: e.FlowClosed, at: float) -> None:
     index.blocked.clear()
     index.locks.clear()
     index.waiters.clear()
+    index.parents.clear()
     index.due.clear()
 
 
@@ -319,6 +353,7 @@ _APPLY: dict[type, Callable[[Flow, Any, float], None]] = {
     e.EventRecorded: _event_recorded,
     e.WaitStarted: _wait_started,
     e.TimerFired: _timer_fired,
+    e.SubFlowEnded: _subflow_ended,
     e.ConditionsMet: _conditions_met,
     e.WaitForAbandoned: _wait_for_abandoned,
     e.StepCompleted: _step_completed,

@@ -76,6 +76,16 @@ def check_all(flow: Flow) -> None:
             _require(lock not in held, flow, f"{lock} is locked by {held.get(lock)} and {step_id}")
             held[lock] = step_id
         if step.phase == WAITING and step.wait is not None:
+            _require(
+                (step_id in index.parents) == any(condition.kind == "subflow" for condition in step.wait.conditions),
+                flow,
+                f"{step_id} waits for SubFlows, or not, and is known otherwise",
+            )
+            _require(
+                all(step.wait.conditions[ended].kind == "subflow" for ended in step.ended),
+                flow,
+                f"{step_id}: conditions {sorted(step.ended)} are SubFlows that have ended",
+            )
             for condition in step.wait.conditions:
                 if condition.kind == "channel":
                     _require(
@@ -83,6 +93,9 @@ def check_all(flow: Flow) -> None:
                         flow,
                         f"{step_id} is not among the waiters",
                     )
+    for step_id in index.parents:
+        known = state.steps.get(step_id)
+        _require(known is not None and known.phase == WAITING, flow, f"{step_id} no longer waits for SubFlows")
     _require(held == index.locks, flow, f"locks held {held}, locks known {index.locks}")
     for name, waiting in index.waiters.items():
         for step_id in waiting:

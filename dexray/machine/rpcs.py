@@ -1,16 +1,18 @@
 """RPCs: what a handler gets to see, and what becomes of what it returned.
 
     what                             plain                                isolated (it has locks, or is transactional)
-    ------------------------------   ----------------------------------   ----------------------------------------------------
+    ------------------------------   ----------------------------------   --------------------------------------------
     data changed since its snapshot  applied all the same                 refused: the handler has to run again
     deletes a message that is gone   the others are deleted               refused, and nothing is applied
     starts a Step that is unknown    refused, and nothing is applied      refused, and nothing is applied
 
-An RPC is no Step: nothing of it is in the state while its handler runs. What it asked for is applied in one command, and in the order of
-a Step's result: Attribute writes, deletions, publications, cancellations, next Steps. A handler that asks for nothing leaves no trace.
+An RPC is no Step: nothing of it is in the state while its handler runs. What it asked for is applied in one command, in
+the order of a Step's result: Attribute writes, deletions, publications, cancellations, next Steps. A handler that asks
+for nothing leaves no trace.
 
-Isolation is optimistic. `FlowState.data_version` counts every change of an Attribute or a Channel, by whomever. If it is still the one of the
-snapshot when the result is applied, then handler and result are one unit, as if nothing had happened in between.
+Isolation is optimistic. `FlowState.data_version` counts every change of an Attribute or a Channel, by whomever. If it
+is still the one of the snapshot when the result is applied, then handler and result are one unit, as if nothing had
+happened in between.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Refusal(Enum):
 
 
 def marker(name: str) -> str:
-    """What stands for an RPC where a Step execution would be named: `by`, `from_step`, and the Step type of its attempts."""
+    """What stands for an RPC where a Step would be named: in `by` and `from_step`, and as the type of its attempts."""
     return f"__rpc/{name}"
 
 

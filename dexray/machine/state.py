@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from dexray.machine.events import Failure, UnreadableRecord
 from dexray.protocol.attempts import ConditionResult, RecoveryError, WaitSpec
+from dexray.protocol.subflows import SubFlowResult, SubFlowSpec
 
 RUNNING_FLOW = "RUNNING"
 
@@ -72,6 +73,8 @@ class StepState(Struct, kw_only=True):
     wait: WaitSpec | None = None
     due: tuple[float, ...] = ()
     fired: set[int] = field(default_factory=set)
+    ended: dict[int, SubFlowResult] = field(default_factory=dict)  # by the index of the condition, while it waits
+    overtaken: dict[int, SubFlowSpec] = field(default_factory=dict)  # by number: SubFlows that lost
     conditions: tuple[ConditionResult, ...] = ()
     consumed: list[tuple[str, Message]] = field(default_factory=list)
     locals: dict[str, bytes] = field(default_factory=dict)
@@ -89,6 +92,7 @@ class FlowState(Struct, kw_only=True):
     run_id: str = ""
     flow_type: str = ""
     request_id: str = ""
+    parent: str = ""  # the Flow ID of the Flow whose SubFlow this is
     status: str = RUNNING_FLOW
     error_type: str = ""
     error_message: str = ""
@@ -114,7 +118,7 @@ class FlowState(Struct, kw_only=True):
 class Indexes:
     """What can be told from the state but is wanted at once."""
 
-    __slots__ = ("blocked", "due", "locks", "ready", "rpc_locks", "waiters")
+    __slots__ = ("blocked", "due", "locks", "parents", "ready", "rpc_locks", "waiters")
 
     def __init__(self) -> None:
         self.ready: dict[str, None] = {}  # Steps to hand out, oldest first
@@ -122,6 +126,7 @@ class Indexes:
         self.locks: dict[str, str] = {}  # lock -> the Step that holds it
         self.rpc_locks: dict[str, str] = {}  # lock -> the RPC that holds it; RPCs live in memory alone, and so do these
         self.waiters: dict[str, dict[str, None]] = {}  # Channel -> Steps with a condition on it, oldest first
+        self.parents: dict[str, None] = {}  # Steps that wait, among other things, for SubFlows
         self.due: list[
             tuple[float, str, str, int]
         ] = []  # heap of (time, step, kind, index or attempt); may hold stale ones
@@ -202,6 +207,8 @@ def index_wait(index: Indexes, step: StepState) -> None:
     for position, condition in enumerate(step.wait.conditions):
         if condition.kind == "channel":
             index.waiters.setdefault(condition.channel, {})[step.id] = None
+        elif condition.kind == "subflow":
+            index.parents[step.id] = None
         elif condition.kind == "timer" and position not in step.fired:
             heapq.heappush(index.due, (step.due[position], step.id, "timer", position))
 
@@ -209,6 +216,7 @@ def index_wait(index: Indexes, step: StepState) -> None:
 def forget_wait(index: Indexes, step: StepState) -> None:
     if step.wait is None:
         return
+    index.parents.pop(step.id, None)
     for condition in step.wait.conditions:
         if condition.kind == "channel":
             waiting = index.waiters.get(condition.channel)

@@ -20,9 +20,10 @@ class UnknownStep(Exception):
 
 
 class Turn:
-    """Collects the events of one command. `cancels` names running attempts that are to be asked to stop."""
+    """Collects the events of one command. `cancels` names running attempts that are to be asked to stop, `parents` Steps
+    whose wait has SubFlows that are to be started."""
 
-    __slots__ = ("cancels", "dirty", "events", "flow", "now", "spec")
+    __slots__ = ("cancels", "dirty", "events", "flow", "now", "parents", "spec")
 
     def __init__(self, flow: Flow, spec: FlowSpec | None, now: float) -> None:
         self.flow = flow
@@ -30,6 +31,7 @@ class Turn:
         self.now = now
         self.events: list[AnyEvent] = []
         self.cancels: list[AttemptKey] = []
+        self.parents: list[str] = []
         self.dirty: dict[
             str, None
         ] = {}  # Channels that got messages: their waiters are looked at when the turn settles

@@ -11,6 +11,8 @@ from typing import Any
 from dex.wire.specs import StepSpec
 from msgspec import Struct
 
+from dexray.protocol.subflows import SubFlowSpec
+
 NOT_STARTED = "NOT_STARTED"
 NOT_COMPLETED = "NOT_COMPLETED"
 
@@ -86,7 +88,7 @@ class ConditionSpec(Wire, frozen=True):
     channel: str = ""
     at_least: int = 0
     at_most: int | None = None
-    subflow: Any = None
+    subflow: SubFlowSpec | None = None
 
 
 class WaitSpec(Wire, frozen=True):

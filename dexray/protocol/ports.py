@@ -1,12 +1,14 @@
-"""The two sides of an attempt: who hands it out, and who hears of it.
+"""The two sides of an attempt: who hands it out, and who hears of it. And the way from one owner to the others.
 
 The engine owns Flows and knows nothing of Ray. It hands attempts to an `AttemptPort` and is told of them through `AttemptSink`.
-Both sides live in one event loop; none of these methods blocks.
+Both sides live in one event loop; none of their methods blocks. What it asks of Flows that may be another owner's goes to a `Router`.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
+
+from dex.wire.service import AnswerT, Request
 
 from dexray.protocol.attempts import AttemptKey, AttemptResult, AttemptTask, Heartbeat
 
@@ -43,3 +45,10 @@ class AttemptPort(Protocol):
 
     def cancel(self, key: AttemptKey) -> None:
         """Asks a running attempt to stop, cooperatively. One that never began may be dropped."""
+
+
+class Router(Protocol):
+    async def call(self, request: Request[AnswerT]) -> AnswerT:
+        """Puts a request to the owner of its Flow, whoever that is. Answers in bounded time, beyond what the request itself
+        asks to wait. Raises ServiceError; UNAVAILABLE means that the outcome is unknown: repeat with the same id."""
+        ...

@@ -37,6 +37,9 @@ class _Reporter:
     def is_canceled(self) -> bool:
         return self._key in self._port.canceled
 
+    def interrupts(self) -> bool:
+        return self._port.interrupts(self._key)
+
     def now(self) -> float:
         return self._port.clock.now()
 
@@ -49,6 +52,7 @@ class LocalAttempts:
     def __init__(self, registry: Callable[[], Registry], clock: Clock, slots: int = 100) -> None:
         self.clock = clock
         self.canceled: set[AttemptKey] = set()
+        self._interrupted: set[AttemptKey] = set()
         self._registry = registry
         self._slots = slots
         self._taken = 0
@@ -77,6 +81,7 @@ class LocalAttempts:
         finally:
             self._running.pop(task.key, None)
             self.canceled.discard(task.key)
+            self._interrupted.discard(task.key)
             self.release(task.flow_type, task.step_type, task.is_async)
         if isinstance(result, AttemptFailed) and not result.worker:
             result = replace(result, worker=WORKER)
@@ -99,7 +104,13 @@ class LocalAttempts:
         task = self._running.get(key)
         if task is not None:
             self.canceled.add(key)
-            task.cancel()
+            if self.interrupts(key):
+                task.cancel()
+
+    def interrupts(self, key: AttemptKey) -> bool:
+        is_first = key not in self._interrupted
+        self._interrupted.add(key)
+        return is_first
 
     async def close(self) -> None:
         """Kills what runs, as the end of the process would."""

@@ -45,6 +45,9 @@ class RecordingReporter:
     def stream(self, name: str, payload: bytes) -> None:
         self.streams.append((name, payload))
 
+    def interrupts(self) -> bool:
+        return True
+
     def is_canceled(self) -> bool:
         return self.canceled
 

@@ -515,6 +515,17 @@ def test_an_idle_lane_that_keeps_others_from_a_cpu_is_unwanted() -> None:
     assert policy.dispatch.take_unwanted() == []
 
 
+def test_a_backlog_that_lasts_shows_in_rays_queue_where_an_autoscaler_looks() -> None:
+    policy = Policy(cpus=1)
+    item, first = 0, policy.send(0)[0]
+    for tenth in range(20):
+        while policy.dispatch.reserve(KIND, False, tenth / 10):
+            policy.dispatch.enqueue(item := item + 1, KIND, False, DEFAULT, {}, "code", 100)
+        lots = policy.plan(tenth / 10)
+        assert len(lots) == (1 if tenth == 11 else 0), tenth
+    assert not policy.offer(first, now=1.95), "it has waited long enough"
+
+
 def test_a_task_that_ended_offers_nothing() -> None:
     policy = Policy(cpus=1)
     (first,) = policy.send(1)

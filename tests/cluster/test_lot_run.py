@@ -193,6 +193,24 @@ def test_a_lot_that_waited_long_asks_first_and_drops_what_was_canceled(announce:
     assert worker.results()[2] == AttemptReturned(reason=DROPPED)
 
 
+def test_an_announced_lot_of_which_the_owner_hears_by_a_lane_asks_nothing() -> None:
+    worker = Worker(1, announce=True)
+    worker.run.begin(queued=0.0, is_known=True)
+    worker.run_next()
+    assert worker.results() == {1: DONE}
+    assert worker.link.questions == []
+
+
+def test_an_announced_lot_whose_lane_broke_ends_when_the_owner_has_heard_of_it() -> None:
+    worker = Worker(1, announce=True)
+    worker.run.begin(queued=0.0, is_known=True)
+    worker.run_next()
+    worker.run.announce()
+    ((question, _),) = worker.link.questions
+    assert question.begun == (1,)
+    assert worker.link.waits == 1
+
+
 def test_an_announced_lot_never_ends_before_the_owner_has_heard_of_it() -> None:
     worker = Worker(1, announce=True)
     worker.run.begin(queued=0.0)

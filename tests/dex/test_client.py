@@ -578,8 +578,6 @@ async def test_the_history_of_an_unknown_flow_is_an_error() -> None:
 
 
 UNSERVED: list[tuple[str, Call]] = [
-    ("invoke_rpc", lambda c: c.invoke_rpc(FLOW.add, "o", 5)),
-    ("invoke_rpc", lambda c: c.invoke_rpc(FLOW.ping, "o")),
     ("write_stream", lambda c: c.write_stream("o", FLOW.words, "me", "hi")),
     ("read_stream", lambda c: c.read_stream("o", FLOW.words)),
     ("list_stream_messages", lambda c: c.list_stream_messages("o", FLOW.words, 10)),
@@ -607,9 +605,6 @@ async def test_what_is_not_served_yet_is_refused_by_name(operation: str, call: C
 
 
 WRONG_UNSERVED: list[tuple[Call, type[Exception], str]] = [
-    (lambda c: c.invoke_rpc(OrderFlow().add, "o", 5), FlowDefinitionError, "RPC method is not registered"),
-    (lambda c: c.invoke_rpc(FLOW.add, "o", "five"), ValueMappingError, "input of RPC OrderFlow.add"),
-    (lambda c: c.invoke_rpc(FLOW.ping, "o", 5), ValueError, "it takes none"),
     (lambda c: c.write_stream("o", FLOW.words, "", "hi"), ValueError, "source"),
     (lambda c: c.write_stream("o", FLOW.words, "me", 5), ValueMappingError, "message for Stream 'words'"),
     (lambda c: c.read_stream("o", Stream("words", str, 10)), ValueError, "'words' is not registered"),

@@ -1,8 +1,8 @@
-"""What the engine stands between, with faults on command: a journal over the real one, its thread, and attempts by script.
+"""What the engine stands between, with faults on command: the journal, its thread, and the attempts.
 
-`FaultyJournal` is the real SQLite journal behind a wire that can be cut before a call, or after it, when the work is done
-and nobody hears of it. `Lane` is the journal's thread in virtual time. `ScriptedPort` hands no code out: a test says what
-comes of each attempt, and when.
+`FaultyJournal` is the real SQLite journal behind a wire that can be cut before a call, or after it, when the work is
+done and nobody hears of it. `Lane` is the journal's thread in virtual time. `ScriptedPort` hands no code out: a test
+says what comes of each attempt, and when.
 """
 
 from __future__ import annotations
@@ -102,13 +102,12 @@ class FaultyJournal:
 
 
 class Lane:
-    """The journal's thread in virtual time: calls go one at a time and in order, `before` seconds pass until the work is
-    done and `after` until its caller hears of it. While `held`, nothing begins."""
+    """The journal's thread in virtual time: calls go one at a time and in order, `before` seconds pass until the work
+    is done and `after` until its caller hears of it. From `hold` to `free`, nothing begins."""
 
     def __init__(self) -> None:
         self.before = 0.0
         self.after = 0.0
-        self.held = False
         self._turn = asyncio.Lock()
         self._free = asyncio.Event()
         self._free.set()

@@ -6,7 +6,8 @@
         one = await rig.host(flow(step("First")))
         await one.start("f")
 
-After every test the rig checks what holds always: every slot is taken by an attempt that is out, or free; no task is left.
+After every test the rig checks what holds always: every slot is taken by an attempt that is out, or free; no task is
+left.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def failed(detail: str = "broken", **more: Any) -> AttemptFailed:
     return AttemptFailed(error_type="ValueError", detail=detail, **more)
 
 
-def by_step(**results: AttemptResult | Callable[[AttemptTask], AttemptResult | None]) -> Any:
+def by_step(**results: Any) -> Any:
     """A script: what comes of an attempt by Step type, or by Step type and method (`Ask_wait_for`)."""
 
     def script(task: AttemptTask) -> AttemptResult | None:
@@ -81,7 +82,7 @@ class Machine:
         self.port = ScriptedPort(lambda task: rig.script(task), slots)
         self.host = FlowHost(
             owner=owner,
-            journal=self.journal,  # type: ignore[arg-type]
+            journal=self.journal,
             attempts=self.port,
             clock=rig.clock,
             blocking=self.lane,

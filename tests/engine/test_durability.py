@@ -14,9 +14,7 @@ from tests.machine.build import flow, go_to, graceful_complete, method, movement
 SOON = method(durability="ASYNC")
 CHAIN = flow(step("A", SOON), step("B", SOON), step("C", SOON), step("D"))
 SYNC_CHAIN = flow(step("A"), step("B"))
-STEPS = by_step(
-    A=done(go_to("B")), B=done(go_to("C")), C=done(go_to("D")), D=done(graceful_complete(b"\x01"))
-)
+STEPS = by_step(A=done(go_to("B")), B=done(go_to("C")), C=done(go_to("D")), D=done(graceful_complete(b"\x01")))
 
 
 def steps_run(host: Machine) -> list[str]:
@@ -79,9 +77,7 @@ async def test_an_async_step_behind_a_sync_completion_waits_for_it(rig: Rig) -> 
 @virtual
 async def test_an_async_branch_does_not_pass_a_sync_record_that_is_under_way(rig: Rig) -> None:
     """A SYNC completion of one branch is in flight: what an ASYNC branch does after it waits for it."""
-    rig.script = by_step(
-        A=done(go_to("S", "B")), S=None, B=None, C=None, T=None
-    )
+    rig.script = by_step(A=done(go_to("S", "B")), S=None, B=None, C=None, T=None)
     host = await rig.host(flow(step("A"), step("B", SOON), step("C", SOON), step("S"), step("T")))
     await host.start("f")
     await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""The database goes away, at every point of a Flow's life: Flows pause, none fails, nothing is lost or doubled, all go on."""
+"""The database goes away, at every point of a Flow's life: Flows pause, none fails, nothing is lost, all go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.engine.rig import NIL, Machine, Rig, by_step, code_of, done, settle, 
 from tests.machine.build import flow, go_to, graceful_complete, one, step, until
 
 ORDER = with_channels(flow(step("Ask", wait_for=True), step("Tell")), "news")
-STEPS = by_step(Ask_wait_for=wait(until(one("news"))), Ask_execute=done(go_to("Tell")), Tell=done(graceful_complete(NIL)))
+STEPS = by_step(
+    Ask_wait_for=wait(until(one("news"))), Ask_execute=done(go_to("Tell")), Tell=done(graceful_complete(NIL))
+)
 WHOLE_LIFE = [
     "FlowStarted", "StepScheduled", "AttemptStarted", "WaitStarted", "MessagePublished", "ConditionsMet",
     "AttemptStarted", "StepCompleted", "StepScheduled", "AttemptStarted", "StepCompleted", "FlowClosed",
@@ -86,9 +88,7 @@ async def test_a_long_outage_pauses_and_fails_nothing(rig: Rig, before: Any) -> 
         assert code_of(await give_up(host.call(request))) == "UNAVAILABLE"
         assert loop.time() - begin == pytest.approx(3.0, abs=0.1)
         await until_answered(host, request)
-    await until_answered(
-        host, s.Publish(flow_id="f", channel="news", values=(b"\x01",), request_id="p", fresh=True)
-    )
+    await until_answered(host, s.Publish(flow_id="f", channel="news", values=(b"\x01",), request_id="p", fresh=True))
     assert loop.time() >= 20
     assert (await host.result("f")).status == "COMPLETED"
     ((run, _, _),) = rig.runs("f")

@@ -1,4 +1,4 @@
-"""`active_flows`: never more Flows at work than there are places; in order; nobody starves and nobody keeps a place idle."""
+"""`active_flows`: never more Flows at work than places; in order; nobody starves and nobody keeps a place idle."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 import random
 
 import pytest
+from dex.wire.specs import RetrySpec
 from msgspec.structs import replace
 
 from tests.engine.faulty import give_up
 from tests.engine.rig import NIL, Machine, Rig, by_step, done, failed, settle, virtual, wait, with_channels
 from tests.machine.build import complete_if_empty, flow, go_to, graceful_complete, method, one, step, until
-from dex.wire.specs import RetrySpec
 
 WORK = with_channels(flow(step("A"), step("B"), step("C")), "news")
 THREE = by_step(A=done(go_to("B")), B=done(go_to("C", "C")), C=done(graceful_complete()))

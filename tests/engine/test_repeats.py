@@ -198,5 +198,7 @@ async def test_many_writes_do_not_pile_up_in_memory(rig: Rig) -> None:
     for number in range(400):
         await host.publish("f", "news", NIL, request_id=f"p{number}", fresh=True)
     assert len(host.host.flows["f"].answers) <= 129
-    assert await host.publish("f", "news", NIL, request_id="p0") == await host.publish("f", "news", NIL, request_id="p0")
+    assert await host.publish("f", "news", NIL, request_id="p0") == await host.publish(
+        "f", "news", NIL, request_id="p0"
+    )
     assert (await host.describe("f")).channels == {"news": 400}

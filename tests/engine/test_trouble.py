@@ -18,7 +18,9 @@ from tests.engine.rig import NIL, Machine, Rig, by_step, code_of, done, failed, 
 from tests.machine.build import complete_if_empty, flow, go_to, graceful_complete, method, one, step, until
 
 WORK = replace(with_channels(flow(step("A"), step("B")), "news"), attributes=("color",))
-BROKEN = replace(complete_if_empty("news", fallback="B"), fallback=None)  # the machine can't follow it: a violated assert
+BROKEN = replace(
+    complete_if_empty("news", fallback="B"), fallback=None
+)  # the machine can't follow it: a violated assert
 
 
 async def in_trouble(rig: Rig, **settings: Any) -> tuple[Machine, str]:
@@ -118,7 +120,8 @@ async def test_a_route_to_a_step_that_is_not_deployed_is_healed_by_a_deploy(rig:
 
 def damage(rig: Rig, table: str, run: str, where: str = "1") -> None:
     connection = sqlite3.connect(rig.path)
-    connection.execute(f"UPDATE {table} SET body = x'c1c1' WHERE run_id = ? AND {where}", (run,))
+    changed = connection.execute(f"UPDATE {table} SET body = x'c1c1' WHERE run_id = ? AND {where}", (run,))
+    assert changed.rowcount == 1
     connection.commit()
     connection.close()
 
@@ -128,7 +131,7 @@ def damage(rig: Rig, table: str, run: str, where: str = "1") -> None:
 async def test_a_journal_that_cannot_be_read_stops_one_flow(rig: Rig, what: str) -> None:
     first = await rig.host(WORK, checkpoint_records=1 if what == "checkpoint" else 1000)
     run = await first.start("f")
-    await first.publish("f", "news", NIL)
+    await first.publish("f", "news", bytes(5000))
     await first.start("sound")
     await first.crash()
     if what == "checkpoint":
@@ -172,9 +175,7 @@ async def test_a_record_that_the_database_cannot_take_stops_its_flow_alone(rig: 
 
 
 @virtual
-async def test_slots_that_a_flow_had_reserved_are_free_when_it_stops(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slots_that_a_flow_had_reserved_are_free_when_it_stops(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The start of one Step is decided and not yet written when another Step of the Flow can't be handed out."""
     rig.script = by_step(A=done(go_to("B", "C")))
     host = await rig.host(flow(step("A"), step("B"), step("C"), step("D")), flow(step("D")), slots=2)

@@ -65,6 +65,7 @@ SAMPLES: list[events.AnyEvent] = [
     events.StepFailed("A-1", "wait_for", FAILURE, "R"),
     events.StepCancelled("A-1", "B-1", {"box": 2}),
     events.FlowTimedOut("FAIL"),
+    events.RpcApplied("tell", "r", b"in", b"out", ("A", "B")),
     events.FlowClosed("COMPLETED", "", "", Completion("A", "A-1", b"out")),
 ]
 

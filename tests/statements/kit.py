@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dex import Flow, FlowResult, HistoryEvent, PersistenceSchema, Step, StepList
+
 from tests.world import World
 
 
@@ -43,3 +44,9 @@ async def events(world: World, name: str, *kinds: str) -> list[HistoryEvent]:
 async def steps_of(world: World, name: str, kind: str) -> list[str]:
     """The Step executions that events of a kind are about, in order."""
     return [event.step_execution_id for event in await events(world, name, kind)]
+
+
+def note_down(path: str, line: str) -> None:
+    """What a handler does outside: it stays, whatever becomes of the attempt."""
+    with open(path, "a") as file:
+        file.write(f"{line}\n")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
-
 from dex import (
     AsyncContext,
     Attribute,
@@ -27,7 +27,8 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-from tests.statements.kit import Made, events, outputs, steps_of
+
+from tests.statements.kit import Made, events, note_down, outputs, steps_of
 from tests.world import World, scenario
 
 orders = Channel("orders", str)  # `cancel` for Decides
@@ -49,7 +50,10 @@ class Begins(Step[str]):
 
     def execute(self, context: Context, input: str) -> StepDecision:
         return go_to_many(
-            StepMovement.of(Idles, 1), StepMovement.of(Other, 1), StepMovement.of(Parent, 1), StepMovement.of(Decides, input)
+            StepMovement.of(Idles, 1),
+            StepMovement.of(Other, 1),
+            StepMovement.of(Parent, 1),
+            StepMovement.of(Decides, input),
         )
 
 
@@ -126,7 +130,9 @@ class Starts(Step[None]):
 class Cancels(Step[int]):
     def execute(self, context: Context, input: int) -> StepDecision:
         if input < 3:  # the second time there is a Step to cancel again, the third time none of the first
-            return go_to_many(StepMovement.of(Cancels, input + 1), StepMovement.of(Idles, input)).with_canceling_steps(Idles)
+            return go_to_many(StepMovement.of(Cancels, input + 1), StepMovement.of(Idles, input)).with_canceling_steps(
+                Idles
+            )
         return graceful_complete().with_canceling_steps(Idles, Other)
 
 
@@ -173,8 +179,7 @@ class Runs(Step[str]):
             await asyncio.sleep(30)
         except asyncio.CancelledError:
             if evidence:
-                with open(evidence, "a") as file:
-                    file.write(f"asked to stop: {context.is_cancellation_requested()}\n")
+                note_down(evidence, f"asked to stop: {context.is_cancellation_requested()}")
             if how == "returns":
                 mood.set(context, "too late")
                 log.publish(context, "too late")
@@ -239,8 +244,6 @@ class CancelsIgnores(Step[str]):
 
 class CancelsLater(Step[int]):
     def wait_for(self, context: Context, input: int) -> Wait:
-        from datetime import timedelta
-
         return Wait.until(Timer.by_duration(timedelta(seconds=input)))
 
     def execute(self, context: Context, input: int) -> StepDecision:

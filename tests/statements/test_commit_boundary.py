@@ -7,7 +7,6 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-
 from dex import (
     AsyncContext,
     Attribute,
@@ -27,7 +26,8 @@ from dex import (
     graceful_complete,
     heartbeat,
 )
-from tests.statements.kit import Made, events, steps_of
+
+from tests.statements.kit import Made, events, note_down, steps_of
 from tests.world import World, scenario
 
 mood = Attribute("mood", str)
@@ -146,8 +146,7 @@ class Calls(Step[str]):
         return StepOptions(execute_retry=RetryPolicy(maximum_attempts=2))
 
     def execute(self, context: Context, input: str) -> StepDecision:
-        with open(input, "a") as file:
-            file.write(f"attempt {context.attempt} called\n")
+        note_down(input, f"attempt {context.attempt} called")
         letters.publish(context, "called")
         if context.attempt == 1:
             raise RuntimeError("after the call")

@@ -49,9 +49,10 @@ class Log:
     def write(self, context: Context) -> None:
         self.lines.append((context.step_execution_id, context.attempt))
         assert isinstance(self.world, InProcessWorld)
+        assert self.world.engine is not None
         found = [
             event
-            for record in self.world.journal().records(context.run_id)
+            for record in self.world.engine.host.journal.records(context.run_id, 0, 1000)
             for event in decode_record(record.body)
             if isinstance(event, AttemptStarted | StepCompleted)
         ]
@@ -334,8 +335,9 @@ async def test_durability_is_pinned_when_a_call_becomes_pending(world: World) ->
         return Made(Does(fan), A(act, execute_durability=durability), name="Pins")
 
     log = Log(world)
-    await world.deploy(version(SYNC), slots=1)
-    await world.start(version(SYNC), "f")
+    flow = version(SYNC)
+    await world.deploy(flow, slots=1)
+    await world.start(flow, "f")
     await log.until("A-1")
     await world.deploy(version(ASYNC))
     await world.result("f")

@@ -8,8 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from dex.wire.service import ServiceError, StartFlow
-
 from dex import (
     AsyncContext,
     Attribute,
@@ -37,6 +35,8 @@ from dex import (
     go_to,
     graceful_complete,
 )
+from dex.wire.service import ServiceError, StartFlow
+
 from tests.statements.kit import Made, events, outputs
 from tests.world import InProcessWorld, World, scenario
 

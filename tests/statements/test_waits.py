@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-
 from dex import (
     Channel,
     ChannelMap,
@@ -30,6 +29,7 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
+
 from tests.statements.kit import Made, outputs, steps_of
 from tests.world import World, scenario
 
@@ -45,7 +45,7 @@ def after(seconds: int, condition_id: str | None = None) -> Condition:
 
 all_of, any_of, group = Wait.all_of, Wait.any_of, ConditionCombination.of
 
-# The cases: what is queued when the wait is committed, and what comes of it at once. -----------------------------------
+# The cases: what is queued when the wait is committed, and what comes of it at once. ----------------------------------
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,7 @@ CASES = {
     "any-first-channel": Case(lambda: any_of(b.for_one(), a.for_one()), queued=([1], [8]), taken=([], [8])),
     "any-not-blocked": Case(lambda: any_of(b.for_n(2), a.for_one()), queued=([1], [8]), taken=([1], [])),
     "any-timer-first": Case(lambda: any_of(a.for_one(), after(0)), queued=([1], []), fired=(True,)),
-    "any-timer-lost": Case(
-        lambda: any_of(after(9), a.for_one()), queued=([1], []), taken=([1], []), fired=(False,)
-    ),
+    "any-timer-lost": Case(lambda: any_of(after(9), a.for_one()), queued=([1], []), taken=([1], []), fired=(False,)),
     "any-both-timers-report": Case(lambda: any_of(after(0), after(0), after(9)), fired=(True, True, False)),
     "any-open": Case(lambda: any_of(a.for_n(2), b.for_n(2), after(9)), queued=([1], [8]), taken=None),
     # how much a condition takes: the oldest first
@@ -99,9 +97,7 @@ CASES = {
     # conditions on one Channel compete: minima first, then extended in declaration order
     "compete-short": Case(lambda: all_of(a.for_n(3), a.for_n(3)), queued=(Q, []), taken=None),
     "compete-enough": Case(lambda: all_of(a.for_n(3), a.for_n(2)), queued=(Q, []), taken=(Q, [])),
-    "compete-extend": Case(
-        lambda: all_of(a.at_most(9), a.for_n(4), b.at_most(1)), queued=(Q, [8, 9]), taken=(Q, [8])
-    ),
+    "compete-extend": Case(lambda: all_of(a.at_most(9), a.for_n(4), b.at_most(1)), queued=(Q, [8, 9]), taken=(Q, [8])),
     # any_combination_of: an OR of AND groups, in declaration order
     "groups-first": Case(
         lambda: Wait.any_combination_of(group(a.for_one(condition_id="a")), group(b.for_one(condition_id="b"))),
@@ -388,7 +384,7 @@ async def test_a_flow_may_close_with_messages_left_which_are_dropped(world: Worl
     assert (await world.describe("f")).channels == {}
 
 
-# Waits that can't be ---------------------------------------------------------------------------------------------------
+# Waits that can't be --------------------------------------------------------------------------------------------------
 
 WRONG: dict[str, Callable[[], Any]] = {
     "no id": lambda: Wait.any_combination_of(group(a.for_one(condition_id="a"), b.for_one())),

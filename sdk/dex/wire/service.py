@@ -69,6 +69,7 @@ class StartFlow(Request[Started], frozen=True, kw_only=True):
     config: FlowConfigSpec = FlowConfigSpec()
     attributes: dict[str, bytes] = {}  # physical names
     blobs: dict[str, bytes] = {}
+    parent: str = ""  # of a SubFlow: the Flow ID of its parent
 
 
 # Writing --------------------------------------------------------------------------------------------------------------

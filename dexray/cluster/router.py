@@ -1,0 +1,94 @@
+"""The way from one FlowActor to the Flows of the others: what a client does, from inside.
+
+A FlowActor puts requests of its own Flows (the starts and ends of SubFlows) to whoever owns the other Flow. A request
+that turns out to be for itself takes the short way. The Directory is asked for a view when the first request is made.
+
+Ray may never answer for a node that froze, so every call has an end here; the Flow that wanted it tries again. And a
+FlowActor takes a bounded number of calls at a time: long polls for more children than `POLLS` are made short, and the
+children are looked at in turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import ray
+from dex.wire.service import AnswerT, Request, ServiceError, WaitForFlow
+from msgspec.structs import replace
+from ray.exceptions import RayError
+
+from dexray.cluster.protocol import DIRECTORY, ClusterView, Ok, Reply, decode_reply, decode_view
+from dexray.cluster.service import ClusterService
+
+PATIENCE = 30.0  # seconds for an answer, beyond what a request itself asks to wait
+POLLS = 400
+"""Long polls of one FlowActor at a time. A FlowActor takes 10,000 calls at once, from 16 FlowActors and all clients."""
+SHORT_POLL = 2.0  # seconds, when there are more children than polls
+
+
+class OwnerRouter:
+    """The `Router` of the FlowActor `me`, whose own calls go to `here`."""
+
+    def __init__(self, me: str, here: Callable[[bytes], Awaitable[bytes]], namespace: str) -> None:
+        self._me = me
+        self._here = here
+        self._namespace = namespace
+        self._service: asyncio.Task[ClusterService] | None = None
+        self._polls = asyncio.Semaphore(POLLS)
+
+    async def call(self, request: Request[AnswerT]) -> AnswerT:
+        service = await self._find_service()
+        if isinstance(request, WaitForFlow):
+            async with self._polls:
+                if self._polls.locked():
+                    request = replace(request, timeout=min(request.timeout, SHORT_POLL))
+                return await self._bounded(service.call(request), request.timeout + PATIENCE)
+        return await self._bounded(service.call(request), PATIENCE)
+
+    async def _bounded(self, answer: Awaitable[AnswerT], seconds: float) -> AnswerT:
+        try:
+            return await asyncio.wait_for(answer, seconds)
+        except TimeoutError as error:
+            raise ServiceError("UNAVAILABLE", f"no FlowActor answered within {seconds:g} s") from error
+
+    async def _find_service(self) -> ClusterService:
+        if self._service is None or (self._service.done() and self._service.exception() is not None):
+            self._service = asyncio.get_running_loop().create_task(self._make_service())
+        return await asyncio.shield(self._service)
+
+    async def _make_service(self) -> ClusterService:
+        try:
+            directory: Any = await asyncio.to_thread(ray.get_actor, DIRECTORY, namespace=self._namespace)
+            reply = decode_reply(await asyncio.wait_for(_awaitable(directory.view.remote()), PATIENCE))
+        except (RayError, ValueError, TimeoutError) as error:
+            raise ServiceError("UNAVAILABLE", f"the Directory does not answer: {error}") from error
+        if not isinstance(reply, Ok):
+            raise ServiceError("UNAVAILABLE", "the Directory has no view of the FlowActors yet")
+        return _Service(directory, self._namespace, decode_view(reply.answer), self._me, self._here)
+
+
+class _Service(ClusterService):
+    """A ClusterService that knows where it is."""
+
+    def __init__(
+        self,
+        directory: Any,
+        namespace: str,
+        view: ClusterView,
+        me: str,
+        here: Callable[[bytes], Awaitable[bytes]],
+    ) -> None:
+        super().__init__(directory, namespace, view)
+        self._me = me
+        self._here = here
+
+    async def _ask(self, owner: str, data: bytes) -> Reply:
+        if owner == self._me:
+            return decode_reply(await self._here(data))
+        return await super()._ask(owner, data)
+
+
+async def _awaitable(reference: Any) -> Any:
+    return await reference

@@ -1,0 +1,163 @@
+"""The life of an embedded Ray: however a program ends, none of its processes stays behind.
+
+Measured with Ray 2.60: after SIGKILL of the program the last process is gone in about a second (the kernel kills Ray's
+servers with the program, and workers end when they lose them); `close()` and Ctrl-C take a little over a second.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.notebook import CellFailed, Notebook, Program
+
+pytestmark = [pytest.mark.ray, pytest.mark.kill, pytest.mark.timeout(200)]
+
+IMPORTS = """
+import ray
+import dexray
+from tests.cluster.connect_flows import Work, echo, registry, slow
+"""
+
+PROGRAM = """
+import sys, time
+import dexray
+from tests.cluster.connect_flows import Work, echo, registry, slow
+
+client = dexray.connect(registry, address="local")
+client.start_flow(slow, "slow", Work(60.0))
+client.start_flow(echo, "echo", 1)
+client.wait_for_flow("echo")
+print("flows run", flush=True)
+"""
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[Notebook]:
+    with Notebook(tmp_path, {"DEXRAY_HOME": str(tmp_path / "home")}) as made:
+        made.run(IMPORTS)
+        yield made
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Callable[[str], Program]]:
+    """Runs PROGRAM and what is given, until Flows run."""
+    made: list[Program] = []
+
+    def start(rest: str) -> Program:
+        script = tmp_path / "program.py"
+        script.write_text(PROGRAM + rest)
+        made.append(Program([str(script)], tmp_path, {"DEXRAY_HOME": str(tmp_path / "home")}))
+        assert made[0].line() == "flows run"
+        return made[0]
+
+    yield start
+    for one in made:
+        one.__exit__(None, None, None)
+
+
+def wait_until(is_so: Callable[[], bool], timeout: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def runs(program: Program, name: str) -> bool:
+    """Whether a process of the family has this in its command line or title."""
+    for process in program.family():
+        try:
+            if name in " ".join(process.cmdline()):
+                return True
+        except psutil.Error:
+            continue
+    return False
+
+
+def is_alone(program: Program) -> bool:
+    return len(program.family()) <= 1
+
+
+class TestCtrlC:
+    def test_in_every_stage_of_connect_and_of_close_it_leaves_a_notebook_as_before(self, notebook: Notebook) -> None:
+        """A notebook's process lives on after Ctrl-C, so nothing ends by itself."""
+        for stage in ("gcs_server", "raylet/raylet", "ray::Directory"):
+            notebook.begin("client = dexray.connect(registry, address='local')")
+            wait_until(lambda stage=stage: runs(notebook, stage))
+            notebook.ctrl_c()
+            with pytest.raises(CellFailed, match="KeyboardInterrupt"):
+                notebook.result()
+            wait_until(lambda: is_alone(notebook), timeout=10.0)
+            assert notebook.run("ray.is_initialized()") is False
+        notebook.run("client = dexray.connect(registry, address='local')")
+        notebook.run("client.start_flow(echo, 'f', 1)")
+        notebook.begin("client.close()")
+        wait_until(lambda: not runs(notebook, "ray::FlowActor"))
+        notebook.ctrl_c()
+        try:
+            notebook.result()  # it had ended when the signal came
+        except CellFailed as failed:
+            assert failed.kind == "KeyboardInterrupt"
+        wait_until(lambda: is_alone(notebook), timeout=10.0)
+        assert notebook.run("ray.is_initialized()") is False
+        assert notebook.stderr == ""
+
+    def test_a_call_that_is_interrupted_leaves_the_client_as_it_was(self, notebook: Notebook) -> None:
+        notebook.run("client = dexray.connect(registry)")
+        notebook.run("client.start_flow(slow, 'slow', Work(60.0))")
+        notebook.begin("client.wait_for_flow('slow')")
+        wait_until(lambda: notebook.process.poll() is None)
+        time.sleep(0.2)  # into the call; a moment too early would interrupt the reading of the cell, which goes on
+        notebook.ctrl_c()
+        with pytest.raises(CellFailed, match="KeyboardInterrupt"):
+            notebook.result()
+        assert notebook.run("client.describe_flow('slow').status.name") == "RUNNING"
+        notebook.run("client.start_flow(echo, 'f', 1)")
+        assert notebook.run("client.wait_for_flow('f').single_output(int)") == 2
+
+    def test_while_flows_run_it_ends_a_program_and_all_of_ray(self, program: Callable[[str], Program]) -> None:
+        running = program("with client:\n    client.wait_for_flow('slow')\n")
+        running.ctrl_c()
+        assert running.ends() in (-signal.SIGINT, 130)
+        running.wait_gone()
+        assert running.stderr.strip().endswith("KeyboardInterrupt")
+
+
+class TestOtherEnds:
+    def test_a_killed_program_takes_ray_along(self, program: Callable[[str], Program]) -> None:
+        running = program("time.sleep(60)\n")
+        assert runs(running, "ray::FlowActor")
+        running.kill()
+        running.wait_gone()
+
+    def test_sigterm_ends_it_as_the_program_wishes(self, program: Callable[[str], Program]) -> None:
+        """Ray's own handler is not put in place of the program's, or of none."""
+        running = program("time.sleep(60)\n")
+        os.kill(running.process.pid, signal.SIGTERM)
+        assert running.ends() == -signal.SIGTERM
+        running.wait_gone()
+        assert running.stderr == ""
+
+    def test_a_program_that_ends_without_close_ends_quickly_and_quietly(
+        self, program: Callable[[str], Program]
+    ) -> None:
+        running = program("other = dexray.connect(registry)\nprint(time.time(), flush=True)\n")
+        began = float(running.line())
+        assert running.ends() == 0
+        took = time.time() - began
+        running.wait_gone()
+        assert running.stderr == ""
+        assert took < 10.0
+
+    def test_a_program_that_fails_shows_its_own_error_only(self, program: Callable[[str], Program]) -> None:
+        running = program("with client:\n    raise LookupError('mine')\n")
+        assert running.ends() == 1
+        running.wait_gone()
+        assert running.stderr.count("Traceback") == 1
+        assert running.stderr.strip().endswith("LookupError: mine")
