@@ -8,9 +8,10 @@
         await world.start(flow, "f", 3)
         result = await world.result("f")
 
-In process, the real machine, host, SQLite journal and attempt runner work in one event loop in virtual time: `await asyncio.sleep(3600)`, in a test or in an
-asynchronous handler, takes no time, and so does a Timer of 30 days. Over Ray, handlers run in worker processes and time is real: keep waits short there.
-Flow IDs are made unique by `world.id`; all methods of World take the short name. One Ray cluster serves all tests of a pytest process.
+In process, the real machine, host, SQLite journal and attempt runner work in one event loop in virtual time:
+`await asyncio.sleep(3600)`, in a test or in an asynchronous handler, takes no time, and so does a Timer of 30 days. Over
+Ray, handlers run in worker processes and time is real: keep waits short there. Flow IDs are made unique by `world.id`;
+all methods of World take the short name. One Ray cluster serves all tests of a pytest process.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class World:
         return await self.client.start_flow(flow, self.id(name), input, options or StartFlowOptions())
 
     async def result(self, name: str, timeout: float = 60.0) -> FlowResult:
-        """The result of a Flow; LongPollTimeoutError when it is not there in time (virtual days are cheap in process)."""
+        """The result of a Flow; LongPollTimeoutError when it is not there in time (virtual days are cheap)."""
         return await self.client.wait_for_flow(self.id(name), timeout=timedelta(seconds=timeout))
 
     async def publish(self, name: str, channel: Channel[Any] | ChannelMap[Any], *values: Any) -> tuple[str, ...]:

@@ -103,7 +103,8 @@ class _Check:
         if isinstance(returned, CoroutineType):
             returned.close()
         hint = ": is a return missing?" if returned is None else ""
-        return self._invalid(f"expected a {kind}, got {type(returned).__name__}{hint}")
+        article = "an" if kind.startswith("RPC") else "a"
+        return self._invalid(f"expected {article} {kind}, got {type(returned).__name__}{hint}")
 
     # Waits -----------------------------------------------------------------------------------------------------------
 
@@ -218,7 +219,7 @@ class _Check:
         assert rpc is not None
         if rpc.is_procedure:
             if returned is not None:
-                raise self._expected("None, as its annotation says", returned)
+                raise self._invalid(f"a procedure returns None, as its annotation says; got {type(returned).__name__}")
             return RpcSucceeded()
         if not isinstance(returned, RPCResult):
             raise self._expected("RPCResult", returned)

@@ -25,6 +25,7 @@ from dexray.cluster.code_store import CodeStore
 from dexray.cluster.protocol import ActorLoad, Elsewhere, EngineConfig, Failed, Ok
 from dexray.cluster.protocol import encode as encode_reply
 from dexray.cluster.ray_attempts import RayAttempts
+from dexray.cluster.router import OwnerRouter
 from dexray.engine import FlowHost, HostSettings, LoopClock, NotMine
 from dexray.engine.clock import BlockingThread
 from dexray.journal import open_journal
@@ -100,6 +101,7 @@ class FlowActor:
             blocking=blocking,
             new_id=Ids(),
             settings=HostSettings(idle_flows=self._config.idle_flows, active_flows=self._config.flows_per_actor),
+            router=OwnerRouter(self._name, self.call, self._config.namespace),
         )
         sink.host = host
         newest = await host.read(journal.newest_deployments)

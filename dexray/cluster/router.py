@@ -40,12 +40,13 @@ class OwnerRouter:
 
     async def call(self, request: Request[AnswerT]) -> AnswerT:
         service = await self._find_service()
-        if isinstance(request, WaitForFlow):
-            async with self._polls:
-                if self._polls.locked():
-                    request = replace(request, timeout=min(request.timeout, SHORT_POLL))
-                return await self._bounded(service.call(request), request.timeout + PATIENCE)
-        return await self._bounded(service.call(request), PATIENCE)
+        if not isinstance(request, WaitForFlow):
+            return await self._bounded(service.call(request), PATIENCE)
+        async with self._polls:
+            wait = min(request.timeout, SHORT_POLL) if self._polls.locked() else request.timeout
+            poll: Any = replace(request, timeout=wait)
+            answer: AnswerT = await self._bounded(service.call(poll), wait + PATIENCE)
+            return answer
 
     async def _bounded(self, answer: Awaitable[AnswerT], seconds: float) -> AnswerT:
         try:
@@ -64,9 +65,10 @@ class OwnerRouter:
             reply = decode_reply(await asyncio.wait_for(_awaitable(directory.view.remote()), PATIENCE))
         except (RayError, ValueError, TimeoutError) as error:
             raise ServiceError("UNAVAILABLE", f"the Directory does not answer: {error}") from error
-        if not isinstance(reply, Ok):
-            raise ServiceError("UNAVAILABLE", "the Directory has no view of the FlowActors yet")
-        return _Service(directory, self._namespace, decode_view(reply.answer), self._me, self._here)
+        view = decode_view(reply.answer) if isinstance(reply, Ok) else ClusterView(())
+        if not view.actors:
+            raise ServiceError("UNAVAILABLE", "the Directory knows of no FlowActors yet")
+        return _Service(directory, self._namespace, view, self._me, self._here)
 
 
 class _Service(ClusterService):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dexray.engine.host import FlowHost
 
 _PAGE = 500
+_NOT_SHOWN = ("step", "checkpoint")
 
 
 async def history_page(host: FlowHost, run_id: str, request: GetHistory, *, closed: bool) -> HistoryPage:
@@ -46,7 +47,7 @@ def _events(run_id: str, record: Record) -> list[AnyEvent]:
 
 
 def readable_event(number: int, event: AnyEvent, at: float) -> HistoryEvent:
-    data = {name: _readable(getattr(event, name)) for name in event.__struct_fields__ if name != "step"}
+    data = {name: _readable(getattr(event, name)) for name in event.__struct_fields__ if name not in _NOT_SHOWN}
     return HistoryEvent(
         number=number,
         kind=kind_of(event),

@@ -28,6 +28,7 @@ from dexray.engine.committer import Closed, GroupCommitter
 from dexray.engine.hand_outs import HandOuts, references
 from dexray.engine.live import LiveFlow, Lost, Pending
 from dexray.engine.records import next_record
+from dexray.engine.requests import not_active
 from dexray.engine.residents import Residents
 from dexray.engine.rpc import RpcDesk
 from dexray.engine.settings import HostLoad, HostSettings
@@ -150,7 +151,8 @@ class FlowHost:
     def execute(self, live: LiveFlow, command: commands.Command, *, sync: bool = True) -> Turn | None:
         """Lets the machine decide one command of one Flow. None when the Flow got into trouble: see `live.problem`."""
         try:
-            flow_type = command.flow_type if isinstance(command, commands.Start) else live.flow.state.flow_type
+            begins = isinstance(command, commands.Start | commands.Fork)
+            flow_type = command.flow_type if begins else live.flow.state.flow_type
             at = live.pending.at = live.pending.at or self.clock.now()
             turn = decide(live.flow, command, self.specs.get(flow_type), at)
         except Exception as error:
@@ -171,7 +173,7 @@ class FlowHost:
             live.pending.at = 0.0  # nothing came of it: the next command has its own time
         return turn
 
-    def start_run(self, command: commands.Start, pending: Pending) -> LiveFlow:
+    def start_run(self, command: commands.Start | commands.Fork, pending: Pending) -> LiveFlow:
         """A new run, in memory. It is real when its record is durable: the journal may refuse it as a second run of its
         Flow ID."""
         live = LiveFlow(Flow(), epoch=1, seq=0)
@@ -226,6 +228,8 @@ class FlowHost:
             self.park(live, error)
             return
         live.pending = Pending()
+        if live.waits is not None:
+            live.waits.look(live.flow.state, pending.events, append.seq)
         if pending.sync:
             live.sync_in_flight += 1
         elif not live.sync_in_flight and self.outage is None:
@@ -286,6 +290,8 @@ class FlowHost:
         if any(isinstance(event, FlowClosed) for event in pending.events):
             live.durable_closed = True
             live.tell_closed(None)
+        if live.waits is not None:
+            live.waits.durable(live.durable_seq, not_active(live) if live.durable_closed else None)
         live.tell_history(None)
         live.tell_settled(live.durable_seq)
 
@@ -421,6 +427,8 @@ class FlowHost:
         self.rpcs.leave(live, reason)
         self.subflows.forget(live)
         live.tell_closed(reason)
+        if live.waits is not None:
+            live.waits.end(reason)
         live.tell_unsettled(reason)
         self._touch_all(self._hand_outs.settle_place(live))
 

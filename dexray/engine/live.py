@@ -15,6 +15,7 @@ from dexray.protocol.attempts import AttemptKey, AttemptTask
 
 if TYPE_CHECKING:
     from dexray.engine.subflows import Child
+    from dexray.engine.waiters import Waits
 
 
 class Lost(Exception):
@@ -68,6 +69,7 @@ class LiveFlow:
         "settled_waiters",
         "stored_wake",
         "sync_in_flight",
+        "waits",
     )
 
     def __init__(self, flow: Flow, *, epoch: int, seq: int) -> None:
@@ -94,6 +96,7 @@ class LiveFlow:
         self.closed_waiters: set[asyncio.Future[None]] = set()
         self.history_waiters: set[asyncio.Future[None]] = set()
         self.settled_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.waits: Waits | None = None  # for Step executions and Attributes
 
     @property
     def flow_id(self) -> str:
@@ -125,6 +128,7 @@ class LiveFlow:
             and not self.closed_waiters
             and not self.history_waiters
             and not self.settled_waiters
+            and not self.waits
             and not self.problem
             and not self.held
             and not self.children
@@ -158,6 +162,8 @@ class LiveFlow:
     def tell_all(self, error: Exception) -> None:
         self.tell_closed(error)
         self.tell_history(error)
+        if self.waits is not None:
+            self.waits.end(error)
         for _, future in self.settled_waiters:
             _tell(future, error)
         self.settled_waiters.clear()

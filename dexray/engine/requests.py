@@ -17,7 +17,7 @@ from dex.wire import service as s
 from dex.wire.service import ServiceError, encode
 from msgspec.structs import replace
 
-from dexray.engine import starting
+from dexray.engine import control, starting, travel, waiters
 from dexray.engine.history import history_page
 from dexray.engine.live import LiveFlow, Lost
 from dexray.journal.interface import RequestAnswer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT", bound=s.Answer)
 T = TypeVar("T")
-WriteRequest = s.Publish | s.SetAttribute | s.StopFlow | s.InvokeRpc
+WriteRequest = s.Publish | s.SetAttribute | s.StopFlow | s.SkipTimer | s.UpdateFlowConfig | s.InvokeRpc
 REMEMBERED = 128  # write requests whose answers a live Flow keeps at hand; older ones are in the journal
 
 
@@ -422,9 +422,14 @@ _ANSWER: dict[type, Callable[[FlowHost, Any], Awaitable[s.Answer]]] = {
     s.Publish: _publish,
     s.SetAttribute: _set_attribute,
     s.StopFlow: _stop_flow,
+    s.SkipTimer: control.skip_timer,
+    s.UpdateFlowConfig: control.update_config,
+    s.TimeTravel: travel.time_travel,
     s.InvokeRpc: _invoke_rpc,
     s.GetAttribute: _get_attribute,
     s.WaitForFlow: _wait_for_flow,
+    s.WaitForStep: waiters.wait_for_step,
+    s.WaitForAttribute: waiters.wait_for_attribute,
     s.DescribeFlow: _describe_flow,
     s.GetHistory: _history,
     s.ListFlows: _list_flows,

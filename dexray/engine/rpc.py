@@ -425,7 +425,10 @@ class RpcDesk:
                 host.execute(
                     live,
                     commands.ApplyRpc(
-                        name=request.rpc, request_id=request.request_id, input=request.input, result=result
+                        name=request.rpc,
+                        request_id=request.request_id,
+                        input=request.input if request.has_input else None,
+                        result=result,
                     ),
                 )
                 live.pending.blobs.update(result.blobs)

@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from dex.wire.service import ServiceError, Started, StartFlow, encode
+from dex.wire.service import FlowConfigSpec, ServiceError, Started, StartFlow, encode
 
 from dexray.engine.live import LiveFlow, Lost, Pending
 from dexray.journal.interface import NewRun, RequestAnswer
@@ -203,12 +203,16 @@ def check(host: FlowHost, request: StartFlow) -> None:
         raise refuse(f"unknown reuse policy {request.id_reuse_policy!r}")
     if request.timeout < 0:
         raise refuse(f"timeout {request.timeout} s is negative")
-    for name in ("continue_as_new_threshold", "continue_as_new_page_size_bytes"):
-        number = getattr(request.config, name)
-        if number is not None and number < 0:
-            raise refuse(f"{name} {number} is negative")
+    check_config(request.config, f"start of Flow {request.flow_id!r}")
     if not request.id_reuse_policy.startswith(_SUBFLOW):  # a child that is there needs no code to be attached to
         check_code(host, request)
+
+
+def check_config(config: FlowConfigSpec, what: str) -> None:
+    for name in ("continue_as_new_threshold", "continue_as_new_page_size_bytes"):
+        number = getattr(config, name)
+        if number is not None and number < 0:
+            raise ServiceError("INVALID_ARGUMENT", f"{what}: {name} {number} is negative")
 
 
 def check_code(host: FlowHost, request: StartFlow) -> None:

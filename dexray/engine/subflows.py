@@ -1,4 +1,4 @@
-"""The children of an owner's Flows: started when the wait that asks for them is durable, and listened to until they end.
+"""The children of an owner's Flows: started when the wait that asks for them is durable, listened to until they end.
 
 The parent is the one who is interested, so it pulls. A child knows nothing of its parent, nothing has to reach the
 parent from a child, and nothing durable is sent: what is to be done follows at any moment from the parent's state

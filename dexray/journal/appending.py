@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, literal, select, update
 
 from dexray.journal import schema
 from dexray.journal.database import Database, Prepared
@@ -130,6 +130,9 @@ class Appender:
         self._insert_events.many(connection, events)
         self._change_runs(connection, changes)
         self._insert_requests.many(connection, requests)
+        for record, new in new_runs.values():
+            if new.blobs_of:
+                _inherit_blobs(connection, record.run_id, new.blobs_of)
         self.put_blobs(connection, blobs)
         self._put_checkpoints.many(connection, list(checkpoints.values()))
 
@@ -146,6 +149,12 @@ class Appender:
                 statement = statement.values({name: bindparam(name) for name in columns})
                 prepared = self._changes[columns] = self._prepare(statement, *columns, "of_run")
             prepared.many(connection, parameters)
+
+
+def _inherit_blobs(connection: Connection, run_id: str, of_run: str) -> None:
+    refs = schema.blob_refs
+    theirs = select(literal(run_id), refs.c.hash).where(refs.c.run_id == of_run)
+    connection.execute(insert(refs).from_select(["run_id", "hash"], theirs))
 
 
 def _folded(earlier: RunChange | None, later: RunChange) -> RunChange:

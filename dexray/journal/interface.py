@@ -50,6 +50,7 @@ class NewRun:
     request_id: str
     started_at: float
     replaces: str = ""
+    blobs_of: str = ""  # a run whose blobs the new one refers to as well from now on
 
 
 @dataclass(frozen=True, slots=True)

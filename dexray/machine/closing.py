@@ -63,9 +63,9 @@ def stop(turn: Turn, stop_type: str, reason: str) -> None:
     turn.emit(FlowClosed(status, "CLIENT_API_FAILED" if stop_type == "FAIL" else "", reason))
 
 
-def time_out(turn: Turn) -> None:
+def time_out(turn: Turn, *, skipped: bool = False) -> None:
     policy = turn.state.timeout_policy
-    turn.emit(FlowTimedOut(policy))
+    turn.emit(FlowTimedOut(policy, skipped))
     if policy == "CANCEL":
         turn.emit(FlowClosed("CANCELED"))
     elif policy == "HANDLER":

@@ -81,8 +81,38 @@ class ApplyRpc:
 
     name: str
     request_id: str
-    input: bytes
+    input: bytes | None
     result: RpcSucceeded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipTimer:
+    """A Timer is to count as fired now. Ask `timers.find` for its place first; None is the Flow's timeout."""
+
+    step: str
+    index: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateConfig:
+    config: FlowConfigSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """The first command of a run that begins where another one was: see `timetravel`."""
+
+    flow_id: str
+    run_id: str
+    flow_type: str
+    from_run: str
+    point: str
+    reason: str
+    base_run: str
+    base_seq: int
+    base_index: int
+    checkpoint: bytes
+    writes: tuple[Publish | SetAttribute | ApplyRpc, ...] | None  # None: they are left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +132,9 @@ Command = (
     | Stop
     | EndSubFlow
     | ApplyRpc
+    | SkipTimer
+    | UpdateConfig
+    | Fork
     | HandOut
     | StoreHeartbeat
     | FinishAttempt

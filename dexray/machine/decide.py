@@ -12,8 +12,8 @@ from typing import Any
 
 from dex.wire.specs import WAIT_FOR, FlowSpec
 
-from dexray.machine import closing, commands, conditions, invariants, rpcs, steps, subflows
-from dexray.machine.events import AttributesWritten, FlowStarted, MessagePublished
+from dexray.machine import closing, commands, conditions, invariants, rpcs, steps, subflows, timers, timetravel
+from dexray.machine.events import AttributesWritten, FlowConfigUpdated, FlowStarted, MessagePublished
 from dexray.machine.state import BACKOFF, START, TIMEOUT, WAITING, Flow
 from dexray.machine.turn import Turn
 from dexray.protocol.attempts import AttemptFailed, AttemptReturned, ExecuteSucceeded, WaitForSucceeded
@@ -86,6 +86,27 @@ def _apply_rpc(turn: Turn, command: commands.ApplyRpc) -> None:
     rpcs.apply(turn, command)
 
 
+def _skip_timer(turn: Turn, command: commands.SkipTimer) -> None:
+    timers.skip(turn, command.step, command.index)
+
+
+def _update_config(turn: Turn, command: commands.UpdateConfig) -> None:
+    if any(
+        (value := getattr(command.config, name)) is not None and value != getattr(turn.state.config, name)
+        for name in command.config.__struct_fields__
+    ):
+        turn.emit(FlowConfigUpdated(command.config))
+
+
+def _fork(turn: Turn, command: commands.Fork) -> None:
+    """What was written from outside comes one by one, as it did: the waits that each of them satisfies take theirs."""
+    timetravel.begin(turn, command)
+    for write in command.writes or ():
+        if not turn.flow.is_closed:
+            _DECIDE[type(write)](turn, write)
+            settle(turn)
+
+
 def _hand_out(turn: Turn, command: commands.HandOut) -> None:
     steps.hand_out(turn, command.step, command.deployment)
 
@@ -139,6 +160,9 @@ _DECIDE: dict[type, Callable[[Turn, Any], None]] = {
     commands.Stop: _stop,
     commands.EndSubFlow: _end_subflow,
     commands.ApplyRpc: _apply_rpc,
+    commands.SkipTimer: _skip_timer,
+    commands.UpdateConfig: _update_config,
+    commands.Fork: _fork,
     commands.HandOut: _hand_out,
     commands.StoreHeartbeat: _store_heartbeat,
     commands.FinishAttempt: _finish_attempt,

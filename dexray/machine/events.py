@@ -192,6 +192,7 @@ class StepCancelled(Event, frozen=True, array_like=True, tag="StepCancelled/1"):
 
 class FlowTimedOut(Event, frozen=True, array_like=True, tag="FlowTimedOut/1"):
     policy: str
+    skipped: bool = False  # a client had it come before its time
 
 
 class FlowClosed(Event, frozen=True, array_like=True, tag="FlowClosed/1"):
@@ -208,9 +209,36 @@ class RpcApplied(Event, frozen=True, array_like=True, tag="RpcApplied/1"):
 
     name: str
     request_id: str
-    input: bytes
+    input: bytes | None = None
     output: bytes | None = None
     canceling: tuple[str, ...] = ()
+
+
+class FlowConfigUpdated(Event, frozen=True, array_like=True, tag="FlowConfigUpdated/1"):
+    """The fields that were given; the others are as they were."""
+
+    config: FlowConfigSpec
+
+
+class FlowForked(Event, frozen=True, array_like=True, tag="FlowForked/1"):
+    """A run that time travel began. `checkpoint` is what it begins with, and takes no look at another run.
+
+    It is what the Flow was when `base_index` events of record `base_seq` of run `base_run` had happened: of the run
+    that was current until now (`from_run`), or of one that this one was forked from. What was written from outside
+    after that point follows in the same record, unless it was to be left out.
+    """
+
+    flow_id: str
+    run_id: str
+    flow_type: str
+    from_run: str
+    point: str
+    reason: str
+    base_run: str
+    base_seq: int
+    base_index: int
+    skip_writes: bool
+    checkpoint: bytes
 
 
 AnyEvent = (
@@ -235,6 +263,8 @@ AnyEvent = (
     | FlowTimedOut
     | FlowClosed
     | RpcApplied
+    | FlowConfigUpdated
+    | FlowForked
 )
 
 _encoder = msgspec.msgpack.Encoder()

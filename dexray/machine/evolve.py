@@ -12,6 +12,7 @@ from typing import Any
 
 from dex.wire.service import Completion
 from dex.wire.specs import EXECUTE
+from msgspec.structs import replace
 
 from dexray.machine import events as e
 from dexray.machine.state import (
@@ -24,6 +25,7 @@ from dexray.machine.state import (
     FlowState,
     Message,
     StepState,
+    decode_checkpoint,
     forget_wait,
     index_wait,
     take_snapshot,
@@ -340,6 +342,17 @@ def _flow_closed(flow: Flow, event: e.FlowClosed, at: float) -> None:
     index.due.clear()
 
 
+def _flow_config_updated(flow: Flow, event: e.FlowConfigUpdated, at: float) -> None:
+    fields = {name: getattr(event.config, name) for name in event.config.__struct_fields__}
+    given = {name: value for name, value in fields.items() if value is not None}
+    flow.state.config = replace(flow.state.config, **given)
+
+
+def _flow_forked(flow: Flow, event: e.FlowForked, at: float) -> None:
+    past = decode_checkpoint(event.checkpoint)
+    flow.state, flow.index, flow.fresh = past.state, past.index, past.fresh
+
+
 _APPLY: dict[type, Callable[[Flow, Any, float], None]] = {
     e.FlowStarted: _flow_started,
     e.StepScheduled: _step_scheduled,
@@ -362,4 +375,6 @@ _APPLY: dict[type, Callable[[Flow, Any, float], None]] = {
     e.FlowTimedOut: _flow_timed_out,
     e.FlowClosed: _flow_closed,
     e.RpcApplied: _rpc_applied,
+    e.FlowConfigUpdated: _flow_config_updated,
+    e.FlowForked: _flow_forked,
 }

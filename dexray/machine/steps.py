@@ -291,7 +291,7 @@ def _exhausted(turn: Turn, step: StepState, spec: StepSpec | None, failure: Fail
 
 
 def _progress(step: StepState) -> str:
-    """The furthest that an attempt of this method call came. Under ASYNC one that was rolled back may have run besides."""
+    """The furthest that an attempt of this method call came. Under ASYNC one that was rolled back may have run, too."""
     return NOT_COMPLETED if step.may_have_run or step.durability == ASYNC else NOT_STARTED
 
 

@@ -2,11 +2,13 @@
 
     the wait          the child
     ---------------   ------------------------------------------------------------------------------------------------
-    is open           is to be started, and its end to be told (`EndSubFlow`): the owner sees to it, however long it takes
+    is open           is to be started, and its end to be told (`EndSubFlow`): the owner sees to both, and tries again
     was met by it     its result is with the Step, for execute to read
     was met without   is to be started all the same, since the wait was committed; execute reads a RUNNING snapshot, and
                       its end is of no interest any more
     is gone           is its own: neither the end of the Step nor that of the parent stops it
+
+The numbers of the children count the SubFlow conditions of the wait, in order of declaration.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dexray.protocol.subflows import SubFlowResult, SubFlowSpec, subflow_id
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A child that is to be there: the `number`-th SubFlow of the wait. `index` is the place of its condition, where its
+    """A child that is to be there: the `number`-th SubFlow of the wait. `index` is the place of its condition where its
     end is waited for, else None."""
 
     number: int
@@ -33,7 +35,7 @@ class Wanted:
 
 
 def in_wait(wait: WaitSpec) -> Iterator[tuple[int, int, SubFlowSpec]]:
-    """The index of each SubFlow condition, its number among them, and what it asks for."""
+    """Of each SubFlow condition: its index among all conditions, its number, and what it asks for."""
     number = 0
     for index, condition in enumerate(wait.conditions):
         if condition.kind == "subflow":

@@ -71,6 +71,7 @@ class Describer:
             channel_maps=tuple(name for name, found in known.channels.items() if isinstance(found, ChannelMap)),
             attributes=tuple(name for name, found in known.attributes.items() if isinstance(found, Attribute)),
             attribute_maps=tuple(name for name, found in known.attributes.items() if isinstance(found, AttributeMap)),
+            hard_deleted=tuple(name for name, found in known.attributes.items() if found.hard_delete_on_null),
             has_timeout_handler=known.has_timeout_handler,
             timeout_handler_is_async=known.timeout_handler is HandlerKind.ASYNC,
         )
@@ -115,6 +116,10 @@ class Describer:
         if type(options.is_transactional) is not bool:
             raise FlowDefinitionError(f"{where}: is_transactional is a bool, got {options.is_transactional!r}")
         locks = self._locks(where, "lock_attributes", options.lock_attributes)
+        resources = resource_spec(where, options.resources)
+        if rpc.kind is not HandlerKind.ASYNC and not resources.options:
+            # Steps may keep every CPU busy for hours, and may themselves wait for the answer of an RPC.
+            resources = ResourceSpec(options={"num_cpus": 0})
         return RpcSpec(
             name=rpc.name,
             is_async=rpc.kind is HandlerKind.ASYNC,
@@ -122,7 +127,7 @@ class Describer:
             locks=locks,
             transactional=options.is_transactional or bool(locks),
             load=self._loads(where, "", options),
-            resources=resource_spec(where, options.resources),
+            resources=resources,
         )
 
     def rpc_call(

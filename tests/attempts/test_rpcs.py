@@ -236,8 +236,8 @@ def test_what_is_loaded_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("what", "detail"),
     [
-        ("nothing", "expected a RPCResult, got NoneType: is a return missing?"),
-        ("a number", "expected a RPCResult, got int"),
+        ("nothing", "expected an RPCResult, got NoneType: is a return missing?"),
+        ("a number", "expected an RPCResult, got int"),
         ("a step", "next_steps holds StepMovement.of(...), not ABCMeta"),
         ("no tuple", "next_steps=…) takes a tuple"),
         ("a stranger", "has no Step 'Elsewhere'"),
@@ -259,7 +259,7 @@ def test_an_output_of_another_type_is_refused() -> None:
 
 
 def test_a_procedure_that_answers_is_wrong() -> None:
-    assert "expected a None, as its annotation says, got int" in failed("procedure_that_answers").detail
+    assert "a procedure returns None, as its annotation says; got int" in failed("procedure_that_answers").detail
 
 
 @pytest.mark.parametrize(("name", "value"), [("add", ()), ("renamed", (5,))])

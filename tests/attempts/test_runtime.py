@@ -11,7 +11,6 @@ from dex.channel import ChannelMessage
 from dex.decision import dead_end, graceful_complete
 from dex.errors import AttributeMapNotLoadedError, ChannelMessagesNotLoadedError
 from dex.stream import Stream
-from dex.subflow import SubFlow
 from dex.wait import Wait
 
 from dexray.protocol.attempts import AttemptTask, ConditionResult, ExecuteSucceeded
@@ -311,19 +310,15 @@ def test_results_of_a_wait_are_not_there_before_it() -> None:
 # Not yet ------------------------------------------------------------------------------------------------------------
 
 
-def test_streams_and_subflows_are_refused_by_name() -> None:
+def test_streams_are_refused_by_name() -> None:
     stream = Stream("log", str, 1000)
     for use, feature in (
         (lambda context: stream.write(context, "x"), "Streams"),
-        (lambda context: SubFlow.get_condition_results(context), "SubFlows"),
-        (lambda context: SubFlow.get_flow_id(context), "SubFlows"),
     ):
         error = error_of(use)
         assert error.startswith("dex.errors.DexServiceError")
         assert "UNIMPLEMENTED" in error
         assert feature in error
-    shop.Script.wait_for = staticmethod(lambda context, _: Wait.until(SubFlow.run(shop.Shop(), "x")))
-    assert "SubFlows" in failed(REGISTRY, task(method="wait_for")).detail
 
 
 # After the end --------------------------------------------------------------------------------------------------------

@@ -81,8 +81,8 @@ async def test_a_lot_that_crosses_the_wish_to_leave_is_run() -> None:
         lot = await worker.next_lot()
         worker.send(frame(Result(task.lot.number, lot.number, done(lot).finished)))
         await owner.result(key)
-        worker.send(frame(Leave(task.lot.number)))
-        await worker.bye()
+        owner.run()
+        await worker.next_lot()  # the lane is as good as before
 
 
 def place_of(owner: Owner) -> Place:
@@ -170,6 +170,15 @@ async def test_a_lost_node_takes_its_lanes_with_it() -> None:
         result = await owner.result(key)
         assert isinstance(result, AttemptFailed)
         assert owner.attempts.handed_out == owner.tasks == 0
+
+
+async def test_an_idle_lane_on_a_lost_node_is_off_the_books() -> None:
+    async with Owner() as owner:
+        await lane_of(owner)
+        owner.attempts._node_lost(NODE, asyncio.get_running_loop().time() + 1)
+        assert owner.tasks == 0
+        owner.run()
+        await owner.task(1)
 
 
 async def test_a_worker_of_a_task_that_was_given_up_is_sent_home() -> None:
@@ -382,9 +391,11 @@ async def test_a_result_too_big_for_a_frame_is_returned_by_ray() -> None:
         big = done(task.lot).finished[0]
         failed = AttemptFailed(error_type="x", detail="x" * LIMIT)
         result = LotResult((Finished(big.token, failed),))
-        lane = WorkerLanes().begin(owner.attempts._lanes.door, task.lot, NODE)
+        lanes = WorkerLanes()
+        lane = lanes.begin(owner.attempts._lanes.door, task.lot, NODE)
         assert lane is not None
         assert lane.serve(result, done) is result
+        assert lanes._connections, "the connection is as good as before"
         task.returns(result)
         assert await owner.result(key) == failed
 

@@ -44,12 +44,20 @@ class Link:
 
 
 class Worker:
-    def __init__(self, count: int, announce: bool = False) -> None:
-        handed = tuple(Handed(token, _task(token)) for token in range(1, count + 1))
+    def __init__(self, count: int, announce: bool = False, kill_after: float | None = None) -> None:
+        handed = tuple(Handed(token, _task(token, kill_after)) for token in range(1, count + 1))
         self.now = 100.0
+        self.killed_at: list[float] = []
         self.link = Link()
         lot = Lot(LIFE, handed, sent_at=0.0, announce=announce)
-        self.run = LotRun(lot, self.link, "worker", "node", clock=lambda: self.now)
+        self.run = LotRun(
+            lot,
+            self.link,
+            "worker",
+            "node",
+            clock=lambda: self.now,
+            kill=lambda: self.killed_at.append(self.now),
+        )
 
     def results(self) -> dict[int, object]:
         return {finished.token: finished.result for finished in self.run.result().finished}
@@ -63,7 +71,7 @@ class Worker:
         return handed.token
 
 
-def _task(number: int) -> AttemptTask:
+def _task(number: int, kill_after: float | None = None) -> AttemptTask:
     return AttemptTask(
         key=AttemptKey(f"flow-{number}", "run", "Step-1", "execute", 1),
         flow_type="Flow",
@@ -74,6 +82,7 @@ def _task(number: int) -> AttemptTask:
         timeout=60.0,
         heartbeat_timeout=60.0,
         first_attempt_at=0.0,
+        kill_after=kill_after,
     )
 
 
@@ -260,3 +269,36 @@ def test_a_heartbeat_after_the_end_of_an_attempt_is_not_sent_for_the_next() -> N
     worker.now += 0.21
     worker.run.look()
     assert beats(worker) == []
+
+
+def _run_deaf(worker: Worker, canceled: bool, seconds: float) -> None:
+    """An attempt that runs for so long, looked at every second, and is canceled at once or never."""
+    worker.run.next()
+    worker.now += 0.1
+    worker.run.look()
+    if canceled:
+        worker.link.questions[-1][1](Answer((1,)))
+    for _ in range(int(seconds)):
+        worker.run.look()
+        worker.now += 1.0
+
+
+@pytest.mark.parametrize(
+    ("kill_after", "canceled", "seconds", "killed"),
+    [(3.0, True, 3, False), (3.0, True, 4, True), (3.0, False, 100, False), (None, True, 100, False)],
+)
+def test_a_process_ends_itself_so_long_after_a_cancellation_that_was_not_heeded(
+    kill_after: float | None, canceled: bool, seconds: int, killed: bool
+) -> None:
+    worker = Worker(1, announce=True, kill_after=kill_after)
+    _run_deaf(worker, canceled, seconds)
+    assert worker.killed_at == ([103.1] if killed else [])
+
+
+def test_an_attempt_that_has_ended_or_begun_since_kills_nobody() -> None:
+    worker = Worker(2, announce=True, kill_after=3.0)
+    _run_deaf(worker, canceled=True, seconds=2)
+    worker.run.done(DONE)
+    worker.now += 10
+    worker.run.look()
+    assert worker.killed_at == []

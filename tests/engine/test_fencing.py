@@ -100,6 +100,21 @@ async def test_a_restarted_owner_fences_its_former_life_under_the_same_name(rig:
 
 
 @virtual
+async def test_a_load_fences_a_former_life_before_anything_is_written(rig: Rig) -> None:
+    """The new owner has read the Flow: from then on nobody else may add to what it has read."""
+    rig.script = by_step(A=done(go_to("Ask")), Ask_wait_for=wait(until(one("never"))))
+    former = await rig.host(WORK)
+    run = await former.start("f")
+    await settle()
+    await former.describe("f")
+    again = await rig.host(WORK)
+    assert await again.phases("f") == {"Ask-1": "waiting"}
+    assert code_of(await give_up(former.publish("f", "news", NIL, fresh=True))) == "UNAVAILABLE"
+    await again.publish("f", "news", b"\x02", fresh=True)
+    assert [event[3] for event in rig.events(run, "MessagePublished")] == [b"\x02"]
+
+
+@virtual
 async def test_a_host_restarted_twice_goes_on_each_time(rig: Rig) -> None:
     rig.script = ENDLESS
     host = await rig.host(WORK)

@@ -193,6 +193,7 @@ async def test_a_clock_that_is_set_moves_timers_and_nothing_else(rig: Rig, step_
     assert polling.exception() is not None
     await asyncio.sleep(15)
     assert await host.phases("busy") == {"Ask-1": "running"}
+    assert host.port.canceled == []
     await asyncio.sleep(600 + HOUR)
     assert len(rig.events(run, "TimerFired")) == 1
 

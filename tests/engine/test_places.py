@@ -85,8 +85,8 @@ async def back_off(rig: Rig, host: Machine) -> None:
 
 
 async def lose_its_code(rig: Rig, host: Machine) -> None:
-    host.deploy(with_channels(flow(step("B"), start=None), "news"), replace(WORK, flow_type="Other"))
-    host.port.finish(host.port.only("A"), failed())
+    host.port.finish(host.port.only("A"), done(go_to("C")))
+    host.deploy(with_channels(flow(step("A"), step("B")), "news"), replace(WORK, flow_type="Other"))
 
 
 @pytest.mark.parametrize("what", [fence, park, stop, replace_it, back_off, lose_its_code])

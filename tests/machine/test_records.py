@@ -67,6 +67,8 @@ SAMPLES: list[events.AnyEvent] = [
     events.FlowTimedOut("FAIL"),
     events.RpcApplied("tell", "r", b"in", b"out", ("A", "B")),
     events.FlowClosed("COMPLETED", "", "", Completion("A", "A-1", b"out")),
+    events.FlowConfigUpdated(FlowConfigSpec(step_durability="ASYNC")),
+    events.FlowForked("flow", "run", "Type", "old", "BEGINNING", "why", "old", 1, 2, True, b"checkpoint"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from dex import Flow, FlowResult, HistoryEvent, PersistenceSchema, Step, StepList
@@ -28,7 +29,7 @@ class Made(Flow[Any]):
         return PersistenceSchema.of(*self.has)
 
 
-def outputs(result: FlowResult, value_type: type[Any] = Any) -> list[tuple[str, Any]]:  # type: ignore[assignment]
+def outputs(result: FlowResult, value_type: Any = Any) -> list[tuple[str, Any]]:
     """The outputs with the Step executions they are of; None where there is none."""
     return [
         (completion.step_execution_id, completion.decode(value_type) if completion.has_output else None)
@@ -50,3 +51,13 @@ def note_down(path: str, line: str) -> None:
     """What a handler does outside: it stays, whatever becomes of the attempt."""
     with open(path, "a") as file:
         file.write(f"{line}\n")
+
+
+async def noted_down(world: World, path: Path, *lines: str) -> None:
+    """Waits for the lines that handlers note down, exactly these."""
+
+    async def there() -> bool:
+        return path.exists() and len(path.read_text().splitlines()) >= len(lines)
+
+    await world.until(there)
+    assert path.read_text().splitlines() == [*lines]

@@ -34,6 +34,7 @@ mood = Attribute("mood", str)
 letters = Channel("letters", str)
 go = Channel("go", None)
 
+Beating = Generator[StepOutput, None, StepDecision]
 TWICE = StepOptions(wait_for_retry=RetryPolicy(maximum_attempts=2), execute_retry=RetryPolicy(maximum_attempts=2))
 
 
@@ -168,7 +169,7 @@ class Beats(Step[int]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_retry=RetryPolicy(maximum_attempts=1))
 
-    def execute(self, context: Context, input: int) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: int) -> Beating:  # type: ignore[override]
         mood.set(context, "beating")
         for number in range(input):
             yield heartbeat(number)
@@ -179,7 +180,7 @@ class YieldsItsDecision(Step[int]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_retry=RetryPolicy(maximum_attempts=1))
 
-    def execute(self, context: Context, input: int) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: int) -> Beating:  # type: ignore[override]
         mood.set(context, "beating")
         yield graceful_complete("early")  # type: ignore[misc]
         return graceful_complete("late")

@@ -237,7 +237,7 @@ class Unregistered(Step[None]):
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no movement": (lambda: go_to_many(), "requires a movement"),
     "an unregistered Step": (lambda: go_to(Unregistered, None), "no Step 'Unregistered'"),
-    "an input of another type": (lambda: go_to(Works, 5), "Works"),  # type: ignore[arg-type]
+    "an input of another type": (lambda: go_to(Works, 5), "Works"),  # type: ignore[misc]
     "cancels an unregistered Step": (lambda: dead_end().with_canceling_steps(Unregistered), "no Step 'Unregistered'"),
     "no fallback": (lambda: force_complete_if_channels_empty(1, None, news), "requires a fallback"),  # type: ignore[arg-type]
     "no Channel": (lambda: force_complete_if_channels_empty(1, StepMovement.of(Works, "x")), "requires a Channel"),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-
 from dex import (
     AsyncContext,
     Channel,
@@ -26,6 +25,7 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
+
 from dexray.machine.events import AttemptStarted, StepCompleted, decode_record
 from tests.statements.kit import Made, events
 from tests.statements.test_timeouts import A, Does, every, seconds
@@ -76,7 +76,9 @@ class Log:
 class Chain(Made):
     """Does, then A, which ends the Flow. `ends`: what A does."""
 
-    def __init__(self, world: World, durability: StepDurability, ends: Callable[[AsyncContext], Any] | None = None) -> None:
+    def __init__(
+        self, world: World, durability: StepDurability, ends: Callable[[AsyncContext], Any] | None = None
+    ) -> None:
         self.log = log = Log(world)
 
         async def first(context: AsyncContext, input: None) -> StepDecision:

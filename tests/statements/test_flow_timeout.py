@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-
 from dex import (
     AsyncContext,
     Attribute,
@@ -26,14 +25,17 @@ from dex import (
     Step,
     StepDecision,
     StepDurability,
+    StepMovement,
     StepOptions,
     Wait,
     dead_end,
     force_complete,
     force_fail,
     go_to,
+    go_to_many,
     graceful_complete,
 )
+
 from tests.statements.kit import Made, events, steps_of
 from tests.world import World, scenario
 
@@ -153,13 +155,15 @@ async def test_what_the_timeout_does_is_said_by_its_policy_whatever_the_flow_is_
     [
         (Plain, StartFlowOptions(timeout_policy=FlowTimeoutPolicy.CANCEL), "requires a positive timeout"),
         (Plain, limited(timeout_policy=FlowTimeoutPolicy.HANDLER), "no handle_timeout override"),
-        (Handling, StartFlowOptions(timeout_handler_options=FlowTimeoutHandlerOptions()), "requires a positive timeout"),
+        (
+            Handling,
+            StartFlowOptions(timeout_handler_options=FlowTimeoutHandlerOptions()),
+            "requires a positive timeout",
+        ),
         (Plain, handled(), "need the timeout policy HANDLER"),
         (
             Handling,
-            limited(
-                timeout_policy=FlowTimeoutPolicy.FAIL, timeout_handler_options=FlowTimeoutHandlerOptions()
-            ),
+            limited(timeout_policy=FlowTimeoutPolicy.FAIL, timeout_handler_options=FlowTimeoutHandlerOptions()),
             "need the timeout policy HANDLER",
         ),
     ],
@@ -373,8 +377,6 @@ async def test_an_exhausted_handler_goes_on_at_its_route_or_fails_the_flow(world
 async def test_the_handler_waits_for_a_worker_and_goes_before_other_steps(world: World) -> None:
     class Fans(Step[None]):
         def execute(self, context: Context, input: None) -> StepDecision:
-            from dex import StepMovement, go_to_many
-
             return go_to_many(*(StepMovement.of(Lasts, number) for number in range(8)))
 
     class Lasts(Step[int]):

@@ -31,7 +31,6 @@ from dex import (
     graceful_complete,
 )
 
-import dexray
 from tests.statements.kit import Made, events, note_down, outputs
 from tests.world import World, ray_database, scenario
 
@@ -86,8 +85,8 @@ async def test_a_flow_started_from_a_step_is_started_once_though_its_worker_dies
 
 def connected(database: str) -> Callable[[], Awaitable[AsyncClient]]:
     async def client() -> AsyncClient:
-        service = await asyncio.to_thread(dexray.open_service, database=database, namespace="dexray-world")
-        return AsyncClient(Registry([SHIPPING]), service)
+        os.environ |= {"DEXRAY_DATABASE": database, "DEXRAY_NAMESPACE": "dexray-world"}
+        return AsyncClient(Registry([SHIPPING]))
 
     return client
 

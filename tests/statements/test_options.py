@@ -28,7 +28,7 @@ from tests.world import World, scenario
 
 
 def attempts(count: int) -> RetryPolicy:
-    return RetryPolicy(maximum_attempts=count)
+    return RetryPolicy(timedelta(seconds=1), 1.0, maximum_attempts=count)
 
 
 async def failures(world: World, name: str = "f") -> list[tuple[str, str, int]]:
@@ -109,8 +109,8 @@ async def test_wait_for_and_execute_have_timeouts_of_their_own(world: World) -> 
 OVERRIDES: dict[str, Callable[[], StepOptions | None]] = {
     "own": lambda: None,
     "more attempts": lambda: StepOptions(execute_retry=attempts(5)),
-    "of wait_for": lambda: StepOptions(wait_for_retry=attempts(1)),
-    "fail at wait_for": lambda: StepOptions(execute_retry=attempts(1)),
+    "one wait_for": lambda: StepOptions(wait_for_retry=attempts(1)),
+    "one execute": lambda: StepOptions(execute_retry=attempts(1)),
 }
 
 
@@ -127,7 +127,8 @@ async def test_options_of_a_movement_apply_to_that_step_execution_and_leave_out_
     flow = Made(Forks(), Fails(), Rescue(), name="Overrides")
     await world.deploy(flow)
     for name in ("f", "g"):  # what a movement said in one Flow is not there in the next
-        await world.start(flow, name, ["own", "fail at wait_for", "of wait_for"] if name == "f" else ["own"])
+        await world.start(flow, name, ["own", "one execute", "one wait_for"] if name == "f" else ["own"])
+    for name in ("f", "g"):
         await world.result(name)
     counted = [(step, method) for step, method, _ in await failures(world)]
     assert {pair: counted.count(pair) for pair in counted} == {

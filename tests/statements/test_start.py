@@ -163,7 +163,7 @@ async def test_reuse_policies_over_active_and_closed_runs(
 
 # Request ids ----------------------------------------------------------------------------------------------------------
 
-SAFE = {"request_id": "start-17", "id_reuse_policy": P.DISALLOW, "ignore_already_started": True}
+SAFE: dict[str, Any] = {"request_id": "start-17", "id_reuse_policy": P.DISALLOW, "ignore_already_started": True}
 
 
 @pytest.mark.statement("B42", "B54", "B55", "B57")
@@ -291,7 +291,7 @@ async def test_nothing_of_a_replaced_run_leaks_into_its_replacement(world: World
 @scenario(ray=True)
 async def test_a_start_that_terminates_is_never_refused(world: World) -> None:
     await world.deploy(LIFE)
-    options = {"id_reuse_policy": P.ALLOW_TERMINATE_IF_RUNNING}
+    options: dict[str, Any] = {"id_reuse_policy": P.ALLOW_TERMINATE_IF_RUNNING}
     run_ids = [await start(world, "f", f"{number}", **options) for number in range(3)]
     assert len(set(run_ids)) == 3
     await complete(world, "f")

@@ -31,7 +31,7 @@ from dex import (
     graceful_complete,
 )
 
-from tests.statements.kit import Made, events, note_down, steps_of
+from tests.statements.kit import Made, events, note_down, noted_down, steps_of
 from tests.world import World, scenario
 
 go = Channel("go", int)
@@ -57,6 +57,7 @@ class Done(Step[str]):
 
 class Runs(Step[str]):
     async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+        note_down(input, "began")
         try:
             await asyncio.sleep(50)
         except asyncio.CancelledError:
@@ -102,26 +103,29 @@ STOPS = {
 
 @pytest.mark.statement("C48", "C20", "B243")
 @pytest.mark.parametrize("how", STOPS)
-@scenario(ray=True)
+@scenario()
 async def test_stopping_ends_every_branch_in_the_status_that_was_asked_for(world: World, how: str) -> None:
+    await stop(world, STOPS[how])
+
+
+@pytest.mark.statement("C48", "C20", "B243")
+@scenario(ray=True)
+async def test_stopping_reaches_workers(world: World) -> None:
+    await stop(world, STOPS["fail"])
+
+
+async def stop(world: World, stop: Stop) -> None:
     await world.deploy(FLOW)
     evidence = world.file("evidence")
     await world.start(FLOW, "f", str(evidence))
     await world.until_phase("f", "Waits-1", "waiting")
     await world.until_phase("f", "Fails-1", "backoff")
-    await world.until_phase("f", "Runs-1", "running")
-    await world.advance(0.5)
-    stop = STOPS[how]
+    await noted_down(world, evidence, "began")
     await world.client.stop_flow(world.id("f"), stop.options)
     result = await world.result("f")
     assert (result.status, result.error_type, result.error_message) == (stop.status, stop.error_type, stop.message)
     assert result.completions == (), "not even of branches that had completed"
-
-    async def asked() -> bool:
-        return evidence.exists() and bool(evidence.read_text())
-
-    await world.until(asked, timeout=5)
-    assert evidence.read_text() == "asked to stop: True\n"
+    await noted_down(world, evidence, "began", "asked to stop: True")
     description = await world.describe("f")
     assert (description.steps, description.channels) == ((), {})
     await world.advance(0.5 if world.on_ray else 7200)

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-
 from dex import (
     AsyncContext,
     Attribute,
@@ -26,6 +25,7 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
+
 from tests.statements.kit import Made, events, steps_of
 from tests.world import World, scenario
 
@@ -212,7 +212,10 @@ async def test_a_failed_attempt_is_retried_while_the_total_duration_has_time_lef
 async def test_the_total_duration_stops_no_attempt_the_method_timeout_does(
     world: World, lasts: float, expected: str
 ) -> None:
-    options: dict[str, Any] = {"execute_method_timeout": seconds(60), "execute_retry": every(1, total_duration=seconds(10))}
+    options: dict[str, Any] = {
+        "execute_method_timeout": seconds(60),
+        "execute_retry": every(1, total_duration=seconds(10)),
+    }
     flow = Made(Does(lives, **options), name="Total")
     await world.deploy(flow)
     await world.start(flow, "f", lasts)
@@ -302,7 +305,10 @@ async def test_after_the_last_timeout_the_failure_policy_decides(world: World, k
     if has_route:
         assert result.single_output(list) == [kind, "NOT_COMPLETED", HOUR]
     else:
-        assert (result.status.name, str(result.error_type and result.error_type.name)) == ("FAILED", "WORKER_API_FAILED")
+        assert (result.status.name, str(result.error_type and result.error_type.name)) == (
+            "FAILED",
+            "WORKER_API_FAILED",
+        )
         assert kind in result.error_message
 
 

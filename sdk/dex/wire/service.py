@@ -108,6 +108,42 @@ class StopFlow(Request[Done], frozen=True, kw_only=True):
     fresh: bool = False
 
 
+class SkipTimer(Request[Done], frozen=True, kw_only=True):
+    """`step` is a Step execution; `sys:timeout_handler-1` stands for the Flow's timeout, which needs no further name."""
+
+    answer_type = Done
+    operation = "skip_timer"
+    step: str
+    condition_id: str = ""  # "": by condition_index
+    condition_index: int = 0  # among the Timers of the wait
+    request_id: str
+    fresh: bool = False
+
+
+class UpdateFlowConfig(Request[Done], frozen=True, kw_only=True):
+    answer_type = Done
+    operation = "update_flow_config"
+    config: FlowConfigSpec  # the fields to change
+    request_id: str
+    fresh: bool = False
+
+
+class TimeTravel(Request[Started], frozen=True, kw_only=True):
+    """Begins a new run where the current one was. point: a TimeTravelType name, with what it needs."""
+
+    answer_type = Started
+    operation = "time_travel"
+    point: str
+    history_event_time: float = 0.0
+    step_type: str = ""
+    step: str = ""  # a Step execution
+    method: str = ""  # wait_for or execute
+    reason: str = ""
+    skip_writes_reapply: bool = False
+    request_id: str
+    fresh: bool = False
+
+
 # RPCs -----------------------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +213,32 @@ class WaitForFlow(Request[FlowOutcome], frozen=True, kw_only=True):
     answer_type = FlowOutcome
     operation = "wait_for_flow"
     timeout: float = 60.0
+
+
+class WaitForStep(Request[Done], frozen=True, kw_only=True):
+    """A long poll for the end of a Step execution: LONG_POLL_TIMEOUT after `timeout` seconds, of which one request asks
+    for at most 60. `request_id` names the wait that all its polls are attached to. `limit`: seconds after which the wait
+    itself ends, 0 for none."""
+
+    answer_type = Done
+    operation = "wait_for_step_completion"
+    step: str
+    request_id: str
+    timeout: float = 60.0
+    limit: float = 0.0
+
+
+class WaitForAttribute(Request[AttributeValue], frozen=True, kw_only=True):
+    """As WaitForStep, for an Attribute whose value satisfies `operator` (==, !=, >, >=, <, <=) with the operand."""
+
+    answer_type = AttributeValue
+    operation = "wait_for_attribute_match"
+    name: str  # physical name
+    operator: str
+    operand: bytes  # the payload of a str, bool, int or float; a reference when it is large
+    request_id: str
+    timeout: float = 60.0
+    limit: float = 0.0
 
 
 class FailureDescription(Struct, frozen=True, omit_defaults=True):
@@ -285,9 +347,14 @@ AnyRequest = (
     | Publish
     | SetAttribute
     | StopFlow
+    | SkipTimer
+    | UpdateFlowConfig
+    | TimeTravel
     | InvokeRpc
     | GetAttribute
     | WaitForFlow
+    | WaitForStep
+    | WaitForAttribute
     | DescribeFlow
     | GetHistory
     | ListFlows

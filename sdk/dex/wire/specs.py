@@ -89,7 +89,7 @@ class RpcSpec(Spec, frozen=True, kw_only=True):
     locks: tuple[str, ...] = ()
     transactional: bool = False
     load: LoadSpec = LoadSpec()
-    resources: ResourceSpec = ResourceSpec()  # empty: none, so that a call never queues behind Steps for a CPU
+    resources: ResourceSpec = ResourceSpec()
 
 
 class FlowSpec(Spec, frozen=True, kw_only=True):
@@ -101,6 +101,7 @@ class FlowSpec(Spec, frozen=True, kw_only=True):
     channel_maps: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     attribute_maps: tuple[str, ...] = ()
+    hard_deleted: tuple[str, ...] = ()  # Attributes and AttributeMaps with hard_delete_on_null
     has_timeout_handler: bool = False
     timeout_handler_is_async: bool = False
 
