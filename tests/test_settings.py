@@ -187,7 +187,10 @@ class TestMasking:
             ("redis://:hunter2@cache", "redis://:***@cache"),
             ("postgresql+psycopg://db/f?user=ann&password=hunter2", "postgresql+psycopg://db/f?user=ann&password=***"),
             ("postgresql://db/f?pass%77ord=hunter2#x", "postgresql://db/f?pass%77ord=***#x"),
-            ("postgresql://db/f?sslpassword=hunter2&sslmode=require", "postgresql://db/f?sslpassword=***&sslmode=require"),
+            (
+                "postgresql://db/f?sslpassword=hunter2&sslmode=require",
+                "postgresql://db/f?sslpassword=***&sslmode=require",
+            ),
             ("postgresql://db/f?PassWord=hunter2;a=b", "postgresql://db/f?PassWord=***;a=b"),
             ("https://h/?api_key=hunter2&access-key=hunter2", "https://h/?api_key=***&access-key=***"),
             ("host=db password=hunter2 user=ann", "host=db password=*** user=ann"),
@@ -199,7 +202,7 @@ class TestMasking:
 
     @pytest.mark.parametrize(
         "value",
-        ["/home/ann/flows.db", "sqlite:////home/a@b/flows.db", "postgresql://ann@db/flows", "a@b:c", "10.0.0.1:6379", ""],
+        ["/home/ann/f.db", "sqlite:////home/a@b/f.db", "postgresql://ann@db/flows", "a@b:c", "10.0.0.1:6379", ""],
     )
     def test_what_holds_no_password_is_shown_as_it_is(self, value: str) -> None:
         assert masked(value) == value

@@ -9,9 +9,9 @@
         result = await world.result("f")
 
 In process, the real machine, host, SQLite journal and attempt runner work in one event loop in virtual time:
-`await asyncio.sleep(3600)`, in a test or in an asynchronous handler, takes no time, and so does a Timer of 30 days. Over
-Ray, handlers run in worker processes and time is real: keep waits short there. Flow IDs are made unique by `world.id`;
-all methods of World take the short name. One Ray cluster serves all tests of a pytest process.
+`await asyncio.sleep(3600)`, in a test or in an asynchronous handler, takes no time, and so does a Timer of 30 days.
+Over Ray, handlers run in worker processes and time is real: keep waits short there. Flow IDs are made unique by
+`world.id`; all methods of World take the short name. One Ray cluster serves all tests of a pytest process.
 """
 
 from __future__ import annotations

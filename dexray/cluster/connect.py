@@ -102,8 +102,8 @@ def open_service(
     namespace: str | None = None,
     **settings: Any,
 ) -> Engine:
-    """The engine without a Registry, for tools: a FlowService and a context manager. Flows that are under way go on: the
-    database has their code.
+    """The engine without a Registry, for tools: a FlowService and a context manager. Flows that are under way go on:
+    the database has their code.
     """
     return Engine.open(_arguments(database, address, namespace, settings))
 

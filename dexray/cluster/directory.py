@@ -108,7 +108,7 @@ class Directory:
             return _failed(
                 f"the engine in namespace {self._config.namespace!r} works on the database "
                 f"{masked(self._config.database_url)}, not on {masked(wanted.database_url)}: "
-                "give another namespace=..., or leave the database to the engine that is there"
+                "connect to its database, or give another namespace"
             )
         if self._ended:
             return _failed(self._ended)

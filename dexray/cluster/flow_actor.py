@@ -62,7 +62,7 @@ class FlowActor:
         self._may_begin = asyncio.Event()
         context = ray.get_runtime_context()
         if context.was_current_actor_reconstructed:
-            # The engine has begun in a former life of this actor, and nobody calls: it goes on with its Flows by itself.
+            # The engine began in a former life of this actor, and nobody calls: it goes on with its Flows by itself.
             context.current_actor.begin.remote()
 
     # Life -------------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ Which Ray? The first of these that there is:
 How it starts and ends. Ray's processes are tied to the *thread* that started them (the kernel's PR_SET_PDEATHSIG), so
 it must be one that lasts: a daemon of our own, which dies only with the process. Starting and ending there has more
 advantages. Ctrl-C can't cut either short: the caller waits for the end, then the interrupt goes on. And the program
-keeps its handler of SIGTERM, because Python lets only the main thread set one. SIGKILL and SIGTERM need no help from us:
-the kernel ends Ray's processes with ours.
+keeps its handler of SIGTERM, because Python lets only the main thread set one. SIGKILL and SIGTERM need no help from
+us: the kernel ends Ray's processes with ours.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class RaySession:
     def enter(self, settings: Settings, meanwhile: Callable[[], object]) -> Stay:
         """Finds or starts Ray; `meanwhile` runs beside that. Raises DexServiceError when there is no Ray to be had."""
         with self._lock:
+            if self._pid != os.getpid() and not self._lasting.is_started and not ray.is_initialized():
+                self._pid = os.getpid()  # forked before anything began
             if self._pid != os.getpid():
                 raise DexServiceError(
                     StatusCode.FAILED_PRECONDITION,
@@ -85,6 +87,7 @@ class RaySession:
                     operation="connect",
                 )
             _check_address(settings.address)
+            self._lasting.settle()
             if ray.is_initialized():
                 self._embedded = self._embedded and self._is_ours()
                 _check_same_cluster(settings.address)
@@ -118,10 +121,9 @@ class RaySession:
             where = "an embedded Ray can't be started" if self._embedded else f"Ray at {address} can't be reached"
             raise DexServiceError(StatusCode.UNAVAILABLE, f"{where}: {error}", operation="connect") from error
         except BaseException:
-            self._lasting.wait(started, seconds=INTERRUPTED_WAIT, quietly=True)
-            if ray.is_initialized():
-                self._ours = _connection()
-                self._end()
+            # It may still be starting, on a slow machine: its end comes after that, whoever waits for it.
+            self._lasting.submit(ray.shutdown)
+            self._lasting.settle(INTERRUPTED_WAIT)
             raise
 
     def _leave(self, stay: Stay) -> None:
@@ -162,11 +164,15 @@ class RaySession:
 
 
 class LastingThread:
-    """A daemon thread, started when it is needed, that runs calls one after the other and lasts as long as the process."""
+    """A daemon thread, started when it is needed, that runs calls one after the other and lasts as the process does."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_started(self) -> bool:
+        return self._thread is not None
 
     def submit(self, call: Callable[[], T]) -> concurrent.futures.Future[T]:
         if self._thread is None:
@@ -176,19 +182,18 @@ class LastingThread:
         self._calls.put((future, call))
         return future
 
-    def wait(
-        self, future: concurrent.futures.Future[T], *, seconds: float | None = None, quietly: bool = False
-    ) -> T | None:
+    def wait(self, future: concurrent.futures.Future[T]) -> T:
         """What the call returned or raised. An interrupt goes on only when the call has ended, or after a while."""
         try:
-            return future.result(seconds)
+            return future.result()
         except KeyboardInterrupt:
             concurrent.futures.wait([future], timeout=INTERRUPTED_WAIT)
             raise
-        except Exception:
-            if quietly:
-                return None
-            raise
+
+    def settle(self, seconds: float | None = None) -> None:
+        """Waits until what was submitted has ended, for at most so long."""
+        if self._thread is not None:
+            concurrent.futures.wait([self.submit(lambda: None)], timeout=seconds)
 
     def _run(self) -> None:
         while True:
@@ -212,7 +217,7 @@ def _find_ray(settings: Settings) -> str:
     if settings.address and settings.address != "local":
         return settings.address
     if not settings.address and os.environ.get("RAY_ADDRESS"):
-        return "auto"
+        return "local" if os.environ["RAY_ADDRESS"] == "local" else "auto"
     engine = _engine_of(settings.database_url)
     if settings.address == "local" and engine is not None:
         from dexray.cluster.lease import refusal

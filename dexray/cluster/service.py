@@ -1,9 +1,9 @@
 """The FlowService of a cluster: finds the FlowActor that owns a Flow and puts the request to it.
 
-A client keeps a `ClusterView` and remembers where its Flows were. A new Flow goes to the FlowActor with the least to do;
-for another one that it does not know it asks any FlowActor, which says who is right, because the owner is in the
-database. When an actor is away the outcome is unknown: the call fails as UNAVAILABLE, and the Client repeats it with the
-same request id.
+A client keeps a `ClusterView` and remembers where its Flows were. A new Flow goes to the FlowActor with the least to
+do; for another one that it does not know it asks any FlowActor, which says who is right, because the owner is in the
+database. When an actor is away the outcome is unknown: the call fails as UNAVAILABLE, and the Client repeats it with
+the same request id.
 """
 
 from __future__ import annotations

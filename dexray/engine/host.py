@@ -151,8 +151,8 @@ class FlowHost:
     def execute(self, live: LiveFlow, command: commands.Command, *, sync: bool = True) -> Turn | None:
         """Lets the machine decide one command of one Flow. None when the Flow got into trouble: see `live.problem`."""
         try:
-            begins = isinstance(command, commands.Start | commands.Fork)
-            flow_type = command.flow_type if begins else live.flow.state.flow_type
+            begins = command if isinstance(command, commands.Start | commands.Fork) else live.flow.state
+            flow_type = begins.flow_type
             at = live.pending.at = live.pending.at or self.clock.now()
             turn = decide(live.flow, command, self.specs.get(flow_type), at)
         except Exception as error:
@@ -382,20 +382,15 @@ class FlowHost:
             self.arm(live)
             self.subflows.resume(live)
 
-    async def read(self, call: Callable[[], T], *, patience: float | None = None) -> T:
-        """A blocking call of the journal, repeated while the database is away: for as long as it takes, or for
-        `patience` seconds, after which it fails as UNAVAILABLE."""
-        loop = asyncio.get_running_loop()
-        until = None if patience is None else loop.time() + patience
+    async def read(self, call: Callable[[], T]) -> T:
+        """A blocking call of the journal that is repeated while the database is away, for as long as it takes."""
         delay = 0.05
         while True:
             try:
                 return await self.blocking(call)
             except JournalUnavailable as error:
                 logger.warning("the database is away: %s", error)
-                if until is not None and loop.time() >= until:
-                    raise ServiceError("UNAVAILABLE", f"the database is away ({error}); repeat the call") from error
-                await asyncio.sleep(delay if until is None else min(delay, until - loop.time()))
+                await asyncio.sleep(delay)
                 delay = min(delay * 2, 2.0)
 
     def _drop(self, live: LiveFlow, reason: Exception) -> None:

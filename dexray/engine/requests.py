@@ -70,8 +70,7 @@ async def look_for(host: FlowHost, flow_id: str) -> LiveFlow | None:
 
 async def look_up(host: FlowHost, call: Callable[[], T]) -> T:
     """Reads the journal; UNAVAILABLE when it does not answer in time."""
-    patience = host.settings.outage_patience
-    reading = asyncio.ensure_future(host.read(call, patience=patience))
+    reading = asyncio.ensure_future(host.read(call))
     try:
         await patiently(host, reading)
         return reading.result()

@@ -23,7 +23,7 @@ from dexray.engine import requests
 from dexray.engine.live import LiveFlow, Lost, Pending
 from dexray.journal.interface import NewRun, Record, RequestAnswer
 from dexray.machine import commands, timetravel
-from dexray.machine.events import FlowForked, UnreadableRecord, decode_record
+from dexray.machine.events import AnyEvent, FlowForked, UnreadableRecord, decode_record
 from dexray.machine.timetravel import Cut, NoSuchPoint, Point, Rewind
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ def _check_writes(host: FlowHost, live: LiveFlow, cut: Cut, request: TimeTravel)
             if gone:
                 raise ServiceError(
                     "FAILED_PRECONDITION",
-                    f"RPC {write.name} was called after the point and started {', '.join(gone)}, which the deployed code "
-                    f"of {spec.flow_type} lacks: deploy a version that has it, or use skip_writes_reapply",
+                    f"RPC {write.name} was called after the point and started {', '.join(gone)}, which the deployed "
+                    f"code of {spec.flow_type} lacks: deploy a version that has it, or use skip_writes_reapply",
                 )
 
 
@@ -195,7 +195,7 @@ class _Past:
             run_id = begun.base_run
             self._segments.append((run_id, begun.base_seq, begun.base_index))
 
-    def _decode(self, record: Record) -> list[timetravel.AnyEvent]:
+    def _decode(self, record: Record) -> list[AnyEvent]:
         try:
             return decode_record(record.body)
         except UnreadableRecord as error:

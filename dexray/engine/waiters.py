@@ -13,7 +13,8 @@ what came and went within it does not. What was seen is told when that record is
 
 A wait has an id. Whoever comes with the id of one that is there is attached to it, and gets its answer, even if the
 value has changed since: a client that lost its connection misses nothing. A wait that nobody is attached to is kept for
-LINGER seconds, in memory alone. A limit counts from the first time that somebody came.
+LINGER seconds, in memory alone. Once told, an answer is kept as long for an id of the caller's own; under an id that
+was derived from what is waited for, the next caller asks anew. A limit counts from the first time that somebody came.
 """
 
 from __future__ import annotations
@@ -89,9 +90,14 @@ class Waits:
             wait.lingering.cancel()
             wait.lingering = None
 
-    def detach(self, wait_id: str, wait: Wait) -> None:
+    def detach(self, wait_id: str, wait: Wait, *, keep: bool) -> None:
+        """`keep`: an answer that was told is kept for a while."""
         wait.attached -= 1
-        if not wait.attached and self._waits.get(wait_id) is wait:
+        if wait.attached or self._waits.get(wait_id) is not wait:
+            return
+        if wait.answer.done() and not (keep and wait.answer.exception() is None):
+            self._forget(wait_id, wait)
+        else:
             wait.lingering = asyncio.get_running_loop().call_later(LINGER, self._forget, wait_id, wait)
 
     def _forget(self, wait_id: str, wait: Wait) -> None:
@@ -196,7 +202,7 @@ async def _answer(
             raise ServiceError("DEADLINE_EXCEEDED", f"{question} has not come yet", "LONG_POLL_TIMEOUT")
         return wait.answer.result()
     finally:
-        waits.detach(request.request_id, wait)
+        waits.detach(request.request_id, wait, keep=request.keep)
 
 
 def _waits_of(live: LiveFlow) -> Waits:

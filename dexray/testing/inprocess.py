@@ -17,7 +17,7 @@ from dexray.engine import Clock, FlowHost, HostSettings
 from dexray.engine.clock import Blocking, BlockingInline
 from dexray.journal.interface import Journal
 from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptTask, Heartbeat
-from dexray.protocol.ports import AttemptSink
+from dexray.protocol.ports import AttemptSink, Router
 
 WORKER = "in-process"
 """The name of the worker in failures."""
@@ -133,6 +133,7 @@ class InProcessEngine:
         blocking: Blocking | None = None,
         settings: HostSettings | None = None,
         slots: int = 100,
+        router: Router | None = None,
     ) -> None:
         self.registry = registry
         self.attempts = LocalAttempts(lambda: self.registry, clock, slots)
@@ -145,6 +146,7 @@ class InProcessEngine:
             blocking=blocking if blocking is not None else BlockingInline(),
             new_id=lambda: message_id(clock.now(), next(numbers)),
             settings=settings,
+            router=router,
         )
         self.attempts.sink = self.host
 

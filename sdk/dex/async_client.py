@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar, overload
 from dex.attribute import Attribute, AttributeMap
 from dex.channel import Channel, ChannelMap
 from dex.client_calls import ClientOptions, HistoryCursor, ServiceCaller, not_active, seconds_of
+from dex.client_control import ControlCalls
 from dex.client_requests import RequestBuilder
 from dex.client_results import flow_info, flows_page
 from dex.client_rpc import RpcCalls
@@ -40,7 +41,7 @@ StartT = TypeVar("StartT")
 T = TypeVar("T")
 
 
-class AsyncClient(RpcCalls, UnservedCalls):
+class AsyncClient(ControlCalls, RpcCalls, UnservedCalls):
     """Starts, feeds, watches and stops Flows.
 
         async with AsyncClient(registry) as client:

@@ -321,11 +321,13 @@ class Client:
             include_continued_as_new=include_continued_as_new,
         )
 
-    def time_travel(self, flow_id: str, options: TimeTravelOptions) -> str:
-        return self._portal.call(self._client.time_travel, flow_id, options)
+    def time_travel(self, flow_id: str, options: TimeTravelOptions, *, request_id: str | None = None) -> str:
+        return self._portal.call(self._client.time_travel, flow_id, options, request_id=request_id)
 
-    def skip_timer(self, flow_id: str, step_execution_id: StepExecutionId, timer_id: TimerId) -> None:
-        self._portal.call(self._client.skip_timer, flow_id, step_execution_id, timer_id)
+    def skip_timer(
+        self, flow_id: str, step_execution_id: StepExecutionId, timer_id: TimerId, *, request_id: str | None = None
+    ) -> None:
+        self._portal.call(self._client.skip_timer, flow_id, step_execution_id, timer_id, request_id=request_id)
 
     def wait_for_step_completion(
         self,
@@ -359,8 +361,8 @@ class Client:
     def wait_for_attribute_match(self, flow_id: str, attribute: Any, /, *arguments: Any) -> Any:
         return self._portal.call(self._client.wait_for_attribute_match, flow_id, attribute, *arguments)
 
-    def update_flow_config(self, flow_id: str, config: FlowConfig) -> None:
-        self._portal.call(self._client.update_flow_config, flow_id, config)
+    def update_flow_config(self, flow_id: str, config: FlowConfig, *, request_id: str | None = None) -> None:
+        self._portal.call(self._client.update_flow_config, flow_id, config, request_id=request_id)
 
 
 def _share_docstrings() -> None:

@@ -43,7 +43,9 @@ from dex.wire.service import (
     Request,
     ServiceError,
     ServiceFailure,
+    WaitForAttribute,
     WaitForFlow,
+    WaitForStep,
 )
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
@@ -153,18 +155,25 @@ class ServiceCaller:
 
     async def wait_for_flow(self, flow_id: str, timeout: float | None) -> FlowOutcome:
         """Long polls until the Flow is closed, or LongPollTimeoutError after `timeout` seconds."""
+        return await self.poll(lambda seconds: WaitForFlow(flow_id=flow_id, timeout=seconds), timeout)
+
+    async def poll(self, make: Callable[[float], Request[AnswerT]], timeout: float | None) -> AnswerT:
+        """Long polls until there is an answer, or LongPollTimeoutError after `timeout` seconds (None: never).
+
+        make: the request for a poll of so many seconds.
+        """
         end = None if timeout is None else self._now() + timeout
 
-        def poll_now(_: object = None) -> WaitForFlow:
+        def poll_now(_: object = None) -> Request[AnswerT]:
             left = LONGEST_POLL if end is None else max(end - self._now(), 0.0)
-            return WaitForFlow(flow_id=flow_id, timeout=min(left, LONGEST_POLL))
+            return make(min(left, LONGEST_POLL))
 
         while True:
             request = poll_now()
             try:
                 return await self.call(request, again=poll_now)
             except LongPollTimeoutError:
-                if end is not None and (request.timeout < LONGEST_POLL or self._now() >= end):
+                if end is not None and (_poll_of(request) < LONGEST_POLL or self._now() >= end):
                     raise
 
     async def is_serving(self, request: Request[Any]) -> bool:
@@ -246,6 +255,8 @@ def _poll_of(request: Request[Any]) -> float:
     """Seconds that the service may take on purpose."""
     match request:
         case WaitForFlow(timeout=seconds) | GetHistory(wait=seconds) | InvokeRpc(timeout=seconds):
+            return seconds
+        case WaitForStep(timeout=seconds) | WaitForAttribute(timeout=seconds):
             return seconds
         case _:
             return 0.0

@@ -17,13 +17,38 @@ from dex.attribute import Attribute, AttributeMap
 from dex.channel import Channel, ChannelMap
 from dex.definitions import FlowDefinition, RpcDefinition
 from dex.durations import whole_seconds
+from dex.errors import ValueMappingError
 from dex.flow import Flow
 from dex.names import check_flow_id, check_instance, physical_name
-from dex.options import RPCInvokeOptions, StartFlowOptions, StopFlowOptions
+from dex.options import (
+    AttributeMatch,
+    FlowConfig,
+    RPCInvokeOptions,
+    StartFlowOptions,
+    StepExecutionId,
+    StopFlowOptions,
+    TimerId,
+    TimeTravelOptions,
+    WaitForAttributeOptions,
+    WaitForStepCompletionOptions,
+)
 from dex.registry import Registry
 from dex.stream import Stream
 from dex.values import attach, detach
-from dex.wire.service import AttributeValue, GetAttribute, InvokeRpc, Publish, SetAttribute, StartFlow, StopFlow
+from dex.wire.service import (
+    AttributeValue,
+    GetAttribute,
+    InvokeRpc,
+    Publish,
+    SetAttribute,
+    SkipTimer,
+    StartFlow,
+    StopFlow,
+    TimeTravel,
+    UpdateFlowConfig,
+    WaitForAttribute,
+    WaitForStep,
+)
 
 Definition = Attribute[Any] | AttributeMap[Any] | Channel[Any] | ChannelMap[Any] | Stream[Any]
 
@@ -197,6 +222,84 @@ class RequestBuilder:
             request_id=identity,
             fresh=fresh,
             blobs=blobs,
+        )
+
+    def skip_timer(
+        self, flow_id: str, step_execution_id: StepExecutionId, timer_id: TimerId, request_id: str | None
+    ) -> SkipTimer:
+        identity, fresh = _identity(request_id)
+        return SkipTimer(
+            flow_id=check_flow_id(flow_id),
+            step=str(step_execution_id),
+            condition_id=timer_id.condition_id or "",
+            condition_index=timer_id.condition_index or 0,
+            request_id=identity,
+            fresh=fresh,
+        )
+
+    def update_flow_config(self, flow_id: str, config: FlowConfig, request_id: str | None) -> UpdateFlowConfig:
+        identity, fresh = _identity(request_id)
+        return UpdateFlowConfig(
+            flow_id=check_flow_id(flow_id),
+            config=self._registry.flow_config_spec(config),
+            request_id=identity,
+            fresh=fresh,
+        )
+
+    def time_travel(self, flow_id: str, options: TimeTravelOptions, request_id: str | None) -> TimeTravel:
+        identity, fresh = _identity(request_id)
+        moment, method = options.history_event_time, options.step_method
+        return TimeTravel(
+            flow_id=check_flow_id(flow_id),
+            point=options.type.name,
+            history_event_time=0.0 if moment is None else moment.timestamp(),
+            step_type=options.step_type or "",
+            step="" if options.step_execution_id is None else str(options.step_execution_id),
+            method="" if method is None else method.name.lower(),
+            reason=options.reason or "",
+            skip_writes_reapply=options.skip_writes_reapply,
+            request_id=identity,
+            fresh=fresh,
+        )
+
+    def wait_for_step(
+        self, flow_id: str, step_execution_id: StepExecutionId, options: WaitForStepCompletionOptions
+    ) -> WaitForStep:
+        """The first poll; the others differ in `timeout`."""
+        step = str(step_execution_id)
+        return WaitForStep(
+            flow_id=check_flow_id(flow_id),
+            step=step,
+            request_id=options.request_id or f"wait-for-step-completion:{step}",
+            limit=options.internal_handler_timeout.total_seconds(),
+            keep=bool(options.request_id),
+        )
+
+    def wait_for_attribute(
+        self,
+        flow_id: str,
+        attribute: Attribute[Any] | AttributeMap[Any],
+        arguments: tuple[Any, ...],
+        match: AttributeMatch,
+        options: WaitForAttributeOptions,
+    ) -> WaitForAttribute:
+        """The first poll; the others differ in `timeout`. Refuses an operand that no value of the Attribute equals."""
+        name, _ = self._target("wait_for_attribute_match", attribute, arguments, Attribute, AttributeMap)
+        operand, where = match.operand, f"operand of a match with Attribute {name!r}"
+        if not {type(operand), attribute.value_type} <= {int, float}:
+            try:
+                self._codecs.encode(operand, attribute.value_type, where=where, limit=self._limit)
+            except ValueMappingError as error:
+                raise ValueError(f"wait_for_attribute_match: {error}") from error
+        payload = self._codecs.encode(operand, type(operand), where=where, limit=self._limit)
+        return WaitForAttribute(
+            flow_id=check_flow_id(flow_id),
+            name=name,
+            operator=match.operator.value,
+            operand=detach(payload, {}),
+            request_id=options.request_id or f"wait-for-attribute:{name}{match}",
+            limit=options.internal_handler_timeout.total_seconds(),
+            keep=bool(options.request_id),
         )
 
     # Checks -----------------------------------------------------------------------------------------------------------

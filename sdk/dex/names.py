@@ -12,6 +12,8 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 LONGEST_FLOW_ID: Final = 1000
+TIMEOUT_HANDLER: Final = "sys:timeout_handler"
+"""Stands for the Step type of a Flow's timeout handler."""
 RESERVED_IN_STEP_TYPES: Final = ("/", "$", ":")
 
 _UNWRITABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -102,7 +102,7 @@ class Desk(Flow[None]):
             "a step": RPCResult(1, (Work,)),  # type: ignore[arg-type]
             "no tuple": RPCResult(1, StepMovement.of(Work, 1)),  # type: ignore[arg-type]
             "a stranger": RPCResult(1, (StepMovement.of(Elsewhere, 1),)),
-            "a wrong input": RPCResult(1, (StepMovement.of(Work, "one"),)),
+            "a wrong input": RPCResult(1, (StepMovement.of(Work, "one"),)),  # type: ignore[misc]
             "cancels a stranger": RPCResult(1).with_canceling_steps(Elsewhere),
         }
         result: RPCResult[int] = wrong[input]
@@ -291,5 +291,3 @@ def test_large_values_are_put_aside() -> None:
     written = result.writes.attributes["names/a"]
     assert written is not None
     assert value_of(attach(written, result.blobs), str) == "n" * (BLOB_THRESHOLD + 1)
-
-

@@ -20,6 +20,7 @@ import ray
 import dexray
 from dex import AsyncClient, Registry
 from tests.benchmarks.flows import Chain, FanOut, PingPong, ping, pong_count
+from tests.benchmarks.rpc import LEDGER, rpc_measures
 
 CHAIN, FAN_OUT, PING_PONG = Chain(), FanOut(), PingPong()
 STEPS = 5
@@ -110,7 +111,7 @@ async def warm_up(client: AsyncClient) -> None:
 
 async def main(scale: float) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
-        registry = Registry([CHAIN, FAN_OUT, PING_PONG], allow_async_handlers=True)
+        registry = Registry([CHAIN, FAN_OUT, PING_PONG, LEDGER], allow_async_handlers=True)
         figures: dict[str, dict[str, float]] = {}
         async with await dexray.connect_async(registry, address="local", database=Path(folder) / "flows.db") as client:
             await warm_up(client)
@@ -119,6 +120,7 @@ async def main(scale: float) -> dict[str, dict[str, float]]:
                 ("1,000 Flows of 5 Steps", lambda: many(client, int(1000 * scale), 500)),
                 ("fan-out of 100 Steps and join", lambda: fan_out(client, int(10 * scale) or 1, 100)),
                 ("message ping-pong", lambda: ping_pong(client, int(300 * scale))),
+                *rpc_measures(client, scale),
             ]
             for name, measure in measures:
                 figures[name] = await measure()

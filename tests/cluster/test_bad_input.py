@@ -35,7 +35,6 @@ from dex import (
     go_to,
     graceful_complete,
 )
-from dex.wire.service import HistoryEvent
 
 from tests.world import World, scenario
 
@@ -118,7 +117,6 @@ async def unharmed(world: World, *flows: Flow[Any]) -> AsyncIterator[None]:
 
 
 async def failures_of(world: World, name: str) -> list[dict[str, Any]]:
-    event: HistoryEvent
     return [event.data["failure"] for event in await world.history(name) if event.kind == "AttemptFailed"]
 
 
@@ -253,7 +251,7 @@ RAISED: dict[str, tuple[Callable[[], NoReturn], str, str]] = {
     "exit": (raising(SystemExit(7)), "SystemExit", "7"),
     "interrupt": (raising(KeyboardInterrupt), "KeyboardInterrupt", ""),
     "generator exit": (raising(GeneratorExit), "GeneratorExit", ""),
-    "stop iteration": (raising(StopIteration("done")), "", ""),  # which Python itself makes a RuntimeError of in a coroutine
+    "stop iteration": (raising(StopIteration("done")), "", ""),  # in a coroutine, Python makes a RuntimeError of it
     "cancelled": (raising(asyncio.CancelledError("mine")), "CancelledError", "mine"),
     "no exception at all": (lambda: raising(7)(), "TypeError", "BaseException"),  # type: ignore[arg-type]
 }
@@ -321,7 +319,7 @@ async def test_a_client_s_mistake_is_refused_at_the_call_by_name(world: World) -
             (ValueMappingError, ["input of Flow 'Sound'", "int", "str"], lambda: world.start(sound, "f", "7")),
             (ValueMappingError, ["'Sound'", "int", "None"], lambda: world.start(sound, "f")),
             (ValueMappingError, ["'note'", "str", "int"], lambda: world.publish("open", note, 7)),
-            (ValueMappingError, ["'total'", "int", "lock"], lambda: client.set_attribute("open", total, threading.Lock())),
+            (ValueMappingError, ["'total'", "int", "lock"], lambda: client.set_attribute("x", total, threading.Lock())),
             (ValueError, ["Channel 'stray_note'", "Trouble"], lambda: world.publish("open", stray_note, "x")),
             (ValueError, ["Attribute 'stray_total'"], lambda: client.get_attribute("open", stray_total)),
             (TypeError, ["publish", "Attribute"], lambda: client.publish("open", total, 1)),
@@ -403,7 +401,7 @@ ODD_IDS = [
     "%2F%00",
     " ",
     "  leading and trailing  ",
-    "it's \"quoted\" `here`",
+    'it\'s "quoted" `here`',
     "'; DROP TABLE runs; --",
     "back\\slash",
     "{json: [1]}",

@@ -116,7 +116,13 @@ class TestAProcessOfItsOwn:
         with pytest.raises(CellFailed) as refused:
             first.run(f"dexray.connect(registry, database={str(tmp_path / 'another.db')!r})")
         assert refused.value.kind == "DexServiceError"
-        words = ["FAILED_PRECONDITION", "namespace 'dexray'", "dexray.db", str(tmp_path / "another.db"), "namespace=..."]
+        words = [
+            "FAILED_PRECONDITION",
+            "namespace 'dexray'",
+            "dexray.db",
+            str(tmp_path / "another.db"),
+            "another namespace",
+        ]
         assert all(word in refused.value.text for word in words), refused.value.text
         assert first.run("works(client, 'after-refusal')")
 
@@ -134,7 +140,7 @@ class TestAProcessOfItsOwn:
         first.run("other.close()")
 
     def test_a_second_engine_on_the_database_is_refused_also_in_the_same_ray(self, first: Notebook) -> None:
-        with pytest.raises(CellFailed, match="is in use by an engine on .*namespace 'dexray'"):
+        with pytest.raises(CellFailed, match=r"is in use by an engine on .*namespace 'dexray'"):
             first.run("dexray.connect(registry, namespace='another', lease_seconds=1)")
         assert first.run("works(client, 'not-disturbed')")
 

@@ -13,9 +13,18 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from dex import Client, DexServiceError, Flow, FlowDefinitionError, Registry, Step, StepDecision, StepList, graceful_complete
-from dex.context import Context
-from dex.wire.service import HistoryEvent
+from dex import (
+    Client,
+    Context,
+    DexServiceError,
+    Flow,
+    FlowDefinitionError,
+    Registry,
+    Step,
+    StepDecision,
+    StepList,
+    graceful_complete,
+)
 
 import dexray
 from dexray.journal import open_journal
@@ -24,7 +33,7 @@ from tests.cluster.engines import Engines
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 
-SHOP = '''
+SHOP = """
 from dex import Channel, Context, Flow, PersistenceSchema, Registry, Step, StepDecision, StepList, Wait, go_to
 from dex import graceful_complete
 
@@ -58,7 +67,7 @@ class Order(Flow[int]):
 
 flow = Order()
 registry = Registry([flow])
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +115,6 @@ def wait_until(is_so: Callable[[], bool], timeout: float = 30.0) -> None:
 def deployments_of(client: Client, flow_id: str) -> dict[str, set[str]]:
     """Which deployments ran the attempts of each Step, as the history says."""
     found: dict[str, set[str]] = {}
-    event: HistoryEvent
     for event in client.history(flow_id):
         if event.kind == "AttemptStarted":
             found.setdefault(event.step_execution_id, set()).add(event.data["deployment"])
@@ -138,9 +146,7 @@ class TestRedeploying:
         assert moved_on["Ship-1"] == {first, second}
 
     @pytest.mark.statement("D16")
-    def test_a_step_that_is_gone_pauses_its_flow_and_is_named(
-        self, shared: Engines, shop: Callable[..., Any]
-    ) -> None:
+    def test_a_step_that_is_gone_pauses_its_flow_and_is_named(self, shared: Engines, shop: Callable[..., Any]) -> None:
         old = shop("v1")
         client = shared.connect(old.registry)
         client.start_flow(old.flow, "gone-step", 1)
@@ -305,8 +311,7 @@ class TestTheNextCluster:
 
     def test_an_engine_without_code_says_what_a_flow_waits_for(self, engines: Engines) -> None:
         client = engines.connect(Registry([echo]))
-        with pytest.raises(DexServiceError, match="FAILED_PRECONDITION.*'Slow' is not deployed"):
+        with pytest.raises(DexServiceError, match=r"FAILED_PRECONDITION.*'Slow' is not deployed"):
             Client(registry, client._client._service).start_flow(slow, "f", Work(0.0))  # type: ignore[arg-type]
         client.start_flow(echo, "after", 1)
         assert result_of(client, "after", int) == 2
-

@@ -177,7 +177,7 @@ class Stopped(Step[str]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_retry=every(1, maximum_attempts=2))
 
-    def execute(self, context: Context, input: str) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: str) -> Generator[StepOutput, None, StepDecision]:  # type: ignore[override]
         if context.attempt == 2:
             return graceful_complete(context.get_last_heartbeat_value(str))
         yield heartbeat("checkpoint")
@@ -218,7 +218,7 @@ class Works(Step[str]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_retry=ONCE)
 
-    def execute(self, context: Context, input: str) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: str) -> Generator[StepOutput, None, StepDecision]:  # type: ignore[override]
         for number in range(4):
             spin(1.0)
             yield heartbeat(number)

@@ -43,9 +43,7 @@ def me(cluster: str = "mine") -> str:
 def held_by(pid: int, **changes: object) -> str:
     """What a Directory in another cluster's process says of itself."""
     holder = msgspec.json.decode(this_process("another", address="10.9.9.9:1", namespace="n"), type=Holder)
-    return msgspec.json.encode(
-        msgspec.structs.replace(holder, pid=pid, began=leases._began(pid), **changes)
-    ).decode()
+    return msgspec.json.encode(msgspec.structs.replace(holder, pid=pid, began=leases._began(pid), **changes)).decode()
 
 
 def take(journal: Journal, holder: str, now: float) -> str:

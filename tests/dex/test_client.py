@@ -23,7 +23,6 @@ from dex import (
     AsyncClient,
     Attribute,
     AttributeMap,
-    AttributeMatch,
     Channel,
     ChannelMap,
     Client,
@@ -51,16 +50,11 @@ from dex import (
     StatusCode,
     Step,
     StepDecision,
-    StepExecutionId,
     StepList,
     StopFlowOptions,
     StopType,
     Stream,
-    TimerId,
-    TimeTravelOptions,
-    TimeTravelType,
     ValueMappingError,
-    WaitForStepCompletionOptions,
     graceful_complete,
     rpc,
 )
@@ -582,15 +576,6 @@ UNSERVED: list[tuple[str, Call]] = [
     ("read_stream", lambda c: c.read_stream("o", FLOW.words)),
     ("list_stream_messages", lambda c: c.list_stream_messages("o", FLOW.words, 10)),
     ("search_flows", lambda c: c.search_flows("", 10)),
-    ("time_travel", lambda c: c.time_travel("o", TimeTravelOptions(TimeTravelType.BEGINNING))),
-    ("skip_timer", lambda c: c.skip_timer("o", StepExecutionId("Charge"), TimerId.by_condition_index(0))),
-    ("wait_for_step_completion", lambda c: c.wait_for_step_completion("o", StepExecutionId("Charge"))),
-    ("wait_for_attribute_match", lambda c: c.wait_for_attribute_match("o", FLOW.note, AttributeMatch.equal_to("x"))),
-    (
-        "wait_for_attribute_match",
-        lambda c: c.wait_for_attribute_match("o", FLOW.stock, "x", AttributeMatch.less_than(3)),
-    ),
-    ("update_flow_config", lambda c: c.update_flow_config("o", FlowConfig())),
 ]
 
 
@@ -612,23 +597,6 @@ WRONG_UNSERVED: list[tuple[Call, type[Exception], str]] = [
     (lambda c: c.list_stream_messages("o", FLOW.words, 1001), ValueError, "from 1 to 1000"),
     (lambda c: c.list_stream_messages("o", FLOW.approval, 1), TypeError, "takes a Stream"),
     (lambda c: c.search_flows("", -1), ValueError, "must not be negative"),
-    (lambda c: c.time_travel("o", None), TypeError, "takes TimeTravelOptions"),
-    (lambda c: c.skip_timer("o", "Charge-1", TimerId.by_condition_index(0)), TypeError, "takes StepExecutionId"),
-    (
-        lambda c: c.wait_for_step_completion(
-            "o", StepExecutionId("Charge"), WaitForStepCompletionOptions(request_timeout=timedelta(-1))
-        ),
-        ValueError,
-        "request_timeout must not be negative",
-    ),
-    (lambda c: c.wait_for_attribute_match("o", FLOW.note, "x"), TypeError, "takes AttributeMatch"),
-    (lambda c: c.wait_for_attribute_match("o", FLOW.note), TypeError, "got 0 arguments"),
-    (
-        lambda c: c.wait_for_attribute_match("o", FLOW.secret, AttributeMatch.equal_to("x")),
-        ValueError,
-        "hard_delete_on_null",
-    ),
-    (lambda c: c.update_flow_config("o", StartFlowOptions()), TypeError, "takes FlowConfig"),
 ]
 
 

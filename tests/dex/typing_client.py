@@ -5,10 +5,12 @@ Lines marked `# error` must be refused, all others accepted: `test_client_typing
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import assert_type
 
 from dex import (
     AsyncClient,
+    AsyncContext,
     Attribute,
     AttributeMap,
     AttributeMatch,
@@ -17,6 +19,7 @@ from dex import (
     Client,
     Context,
     Flow,
+    RPCInvokeOptions,
     RPCResult,
     StartFlowOptions,
     rpc,
@@ -36,7 +39,11 @@ class Cart(Flow[int]):
     def drop(self, context: Context, input: int) -> None: ...
 
     @rpc
-    async def clear(self, context: Context) -> None: ...
+    async def clear(self, context: AsyncContext) -> None: ...
+
+    @rpc(timeout=timedelta(seconds=5))
+    async def names(self, context: AsyncContext) -> RPCResult[list[str] | None]:
+        return RPCResult(None)
 
 
 class Ping(Flow[None]): ...
@@ -78,8 +85,16 @@ def blocking(client: Client) -> None:
     assert_type(client.invoke_rpc(cart.total, "c"), float)
     client.invoke_rpc(cart.drop, "c", 5)
     client.invoke_rpc(cart.clear, "c")
+    assert_type(client.invoke_rpc(cart.names, "c", options=RPCInvokeOptions()), list[str] | None)
+    client.invoke_rpc(cart.add, "c", 5, run_id="r", request_id="q")
     client.invoke_rpc(cart.add, "c", "five")  # error
     client.invoke_rpc(cart.add, "c")  # error
+    client.invoke_rpc(cart.total, "c", 5)  # error
+    client.invoke_rpc(cart.clear, "c", 5)  # error
+    client.invoke_rpc(cart.drop, "c", None)  # error
+    client.invoke_rpc(cart.get_flow_type, "c")  # error
+    client.invoke_rpc(cart.add, "c", 5, options=StartFlowOptions())  # error
+    number: int = client.invoke_rpc(cart.add, "c", 5)  # error
 
     assert_type(client.wait_for_attribute_match("c", note, AttributeMatch.equal_to("x")), str)
     assert_type(client.wait_for_attribute_match("c", stock, "x", AttributeMatch.less_than(3.0)), float)
@@ -98,5 +113,11 @@ async def asynchronous(client: AsyncClient) -> None:
     assert_type(await client.get_attribute("c", names, "x"), str | None)
 
     assert_type(await client.invoke_rpc(cart.add, "c", 5), str)
+    assert_type(await client.invoke_rpc(cart.total, "c"), float)
+    assert_type(await client.invoke_rpc(cart.names, "c"), list[str] | None)
+    await client.invoke_rpc(cart.drop, "c", 5)
+    await client.invoke_rpc(cart.clear, "c")
+    await client.invoke_rpc(cart.add, "c", "five")  # error
+    await client.invoke_rpc(cart.names, "c", 5)  # error
     async for event in client.history("c", follow=True):
         assert_type(event.number, int)

@@ -90,7 +90,7 @@ class Handling(Made):
 
     def __init__(self, act: Any = None) -> None:
         super().__init__(Waits(), Recovers(), has=(go, mail, outbox, note, notes), name="Handling")
-        self.act = act or (lambda context: force_complete("handled"))
+        self.act: Any = act or (lambda context: force_complete("handled"))
 
     def handle_timeout(self, context: Context) -> StepDecision:
         decision: StepDecision = self.act(context)

@@ -327,7 +327,7 @@ async def test_handlers_run_on_workers_and_in_no_flow_actor(world: World) -> Non
     import ray
 
     flow = await board(world)
-    (actor,) = [ray.get_actor(load.name) for load in world.client._caller._service.view.actors]  # type: ignore
+    actor = ray.get_actor((await world.describe("b")).owner)
     placed = await call(world, flow.place)
     assert placed != os.getpid()
     assert placed != ray.get(actor.__ray_call__.remote(lambda _: os.getpid()))
@@ -578,8 +578,20 @@ async def test_steps_that_keep_every_cpu_busy_hold_up_no_rpc(world: World) -> No
     for number in range(6):
         await world.start(flow, f"{number}", str(gate))
     await world.until_phase("0", "Occupy-1", "running")
+
+    async def answered() -> bool:  # a worker process that has to be started first may take its time
+        try:
+            answer: int = await call(world, flow.read, of="5")
+        except DexServiceError as error:
+            if error.code is not StatusCode.UNAVAILABLE:
+                raise
+            return False
+        return answer == 7
+
     try:
+        await world.until(answered, timeout=60)
         assert [await call(world, flow.read, of=f"{number}") for number in range(6)] == [7] * 6
+        assert {(await world.describe(f"{number}")).status for number in range(6)} == {"RUNNING"}
     finally:
         gate.touch()
     for number in range(6):

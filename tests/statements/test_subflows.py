@@ -40,6 +40,7 @@ from dex import (
 )
 from dex.values import BLOB_THRESHOLD
 from dex.wait import Condition
+
 from tests.statements.kit import Made, events
 from tests.world import InProcessWorld, World, scenario
 

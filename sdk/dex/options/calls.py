@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from dex.names import RESERVED_IN_STEP_TYPES, check_type_name
+from dex.names import RESERVED_IN_STEP_TYPES, TIMEOUT_HANDLER, check_type_name
 from dex.step import Step, step_type_of
 
 if TYPE_CHECKING:
@@ -54,14 +54,17 @@ class TimeTravelStepMethod(Enum):
 class StepExecutionId:
     """Names one execution of a Step: the `number`-th of its type in the run, from 1. Its text is `Type-1`.
 
-    The Step may be given by its type, an instance or a class; `step_type` holds its type.
+    The Step may be given by its type, an instance or a class; `step_type` holds its type. "sys:timeout_handler" is the
+    type of a Flow's timeout handler.
     """
 
     step_type: str
     number: int
 
     def __init__(self, step_type: str | type[Step[Any]] | Step[Any], number: int = 1) -> None:
-        name = check_type_name("Step", step_type_of(step_type), RESERVED_IN_STEP_TYPES)
+        name = step_type_of(step_type)
+        if name != TIMEOUT_HANDLER:
+            check_type_name("Step", name, RESERVED_IN_STEP_TYPES)
         if type(number) is not int or number < 1:
             raise ValueError(f"StepExecutionId({name!r}, number) counts from 1, got {number!r}")
         object.__setattr__(self, "step_type", name)
@@ -113,7 +116,7 @@ _TIME_TRAVEL_NEEDS: dict[TimeTravelType, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class TimerId:
-    """Names a Timer of a waiting Step: by its condition_id, or by its position among the conditions."""
+    """Names a Timer of a waiting Step: by its condition_id, or by its position among the Timers of the wait."""
 
     condition_id: str | None = None
     condition_index: int | None = None
@@ -201,8 +204,10 @@ class AttributeMatch:
 
 @dataclass(frozen=True, slots=True)
 class WaitForStepCompletionOptions:
-    """request_id "": derived from what is waited for. request_timeout: zero takes the client's. Both durations are
-    non-negative.
+    """request_id: calls under the same one are one wait; "" is derived from what is waited for.
+
+    request_timeout: of the call; zero has no limit. internal_handler_timeout: of the wait itself, counted from the
+    first call under its request_id; zero has no limit.
     """
 
     request_id: str = ""
@@ -212,8 +217,10 @@ class WaitForStepCompletionOptions:
 
 @dataclass(frozen=True, slots=True)
 class WaitForAttributeOptions:
-    """request_id "": derived from what is waited for. request_timeout: zero takes the client's. Both durations are
-    non-negative.
+    """request_id: calls under the same one are one wait; "" is derived from what is waited for.
+
+    request_timeout: of the call; zero has no limit. internal_handler_timeout: of the wait itself, counted from the
+    first call under its request_id; zero has no limit.
     """
 
     request_id: str = ""

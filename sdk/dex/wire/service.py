@@ -217,8 +217,8 @@ class WaitForFlow(Request[FlowOutcome], frozen=True, kw_only=True):
 
 class WaitForStep(Request[Done], frozen=True, kw_only=True):
     """A long poll for the end of a Step execution: LONG_POLL_TIMEOUT after `timeout` seconds, of which one request asks
-    for at most 60. `request_id` names the wait that all its polls are attached to. `limit`: seconds after which the wait
-    itself ends, 0 for none."""
+    for at most 60. `request_id` names the wait that all its polls are attached to; `keep` its answer for a while, for
+    repeats. `limit`: seconds after which the wait itself ends, 0 for none."""
 
     answer_type = Done
     operation = "wait_for_step_completion"
@@ -226,6 +226,7 @@ class WaitForStep(Request[Done], frozen=True, kw_only=True):
     request_id: str
     timeout: float = 60.0
     limit: float = 0.0
+    keep: bool = False
 
 
 class WaitForAttribute(Request[AttributeValue], frozen=True, kw_only=True):
@@ -239,6 +240,7 @@ class WaitForAttribute(Request[AttributeValue], frozen=True, kw_only=True):
     request_id: str
     timeout: float = 60.0
     limit: float = 0.0
+    keep: bool = False
 
 
 class FailureDescription(Struct, frozen=True, omit_defaults=True):
