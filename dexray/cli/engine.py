@@ -51,7 +51,8 @@ def open_service(place: Place) -> Iterator[FlowService]:
     import dexray
 
     with _entering():
-        engine = dexray.open_service(**place.arguments())
+        # One that was started to be asked ends with the answer: attempts that it began would be interrupted.
+        engine = dexray.open_service(**place.arguments(), hold=True)
     try:
         yield engine.service
     finally:

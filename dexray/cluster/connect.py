@@ -145,7 +145,7 @@ class Engine:
         code, deployment_id, spec = (b"", "", None) if registry is None else pack_registry(registry)
         stay = session.enter(settings, meanwhile=_load_engine)
         try:
-            config = engine_config(settings)
+            config = engine_config(settings, hold=settings.hold and stay.embedded)
             deployment = (msgspec.msgpack.encode(spec), code, settings.code_check) if spec is not None else ()
             directory, view = _open_directory(config, deployment, deployment_id, stay)
             _warn_of_other_settings(view, sourced)
@@ -188,7 +188,8 @@ def _load_engine() -> None:
     import dexray.cluster.directory  # noqa: F401
 
 
-def engine_config(settings: Settings) -> EngineConfig:
+def engine_config(settings: Settings, *, hold: bool = False) -> EngineConfig:
+    """hold: only for an embedded engine, which ends with its client; one that stays has to work."""
     untyped: Any = ray
     cpus = int(untyped.cluster_resources().get("CPU", 1))
     most = settings.max_flow_actors or min(16, max(2, cpus))
@@ -201,6 +202,8 @@ def engine_config(settings: Settings) -> EngineConfig:
         flows_per_actor=settings.flows_per_actor,
         lease_seconds=settings.lease_seconds,
         idle_flows=settings.idle_flows,
+        drain_seconds=settings.drain_seconds,
+        hold=hold,
         cluster_id=f"{address}/{settings.namespace}/{_session_name()}",
         address=address,
     )

@@ -100,7 +100,9 @@ class FlowActor:
             clock=LoopClock(),
             blocking=blocking,
             new_id=Ids(),
-            settings=HostSettings(idle_flows=self._config.idle_flows, active_flows=self._config.flows_per_actor),
+            settings=HostSettings(
+                idle_flows=self._config.idle_flows, active_flows=self._config.flows_per_actor, hold=self._config.hold
+            ),
             router=OwnerRouter(self._name, self.call, self._config.namespace),
         )
         sink.host = host
@@ -133,9 +135,9 @@ class FlowActor:
         return stored.code
 
     async def shutdown(self) -> None:
-        """Ends in order: what was decided is written."""
+        """Ends in order: attempts that run may finish within `drain_seconds`, what was decided is written."""
         if self._host is not None:
-            await self._host.stop()
+            await self._host.stop(self._config.drain_seconds)
         if self._attempts is not None:
             await self._attempts.close()
 

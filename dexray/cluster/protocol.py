@@ -31,6 +31,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     flows_per_actor: int
     lease_seconds: float
     idle_flows: int
+    drain_seconds: float = 5.0
+    hold: bool = False
     cluster_id: str
     address: str = ""
 

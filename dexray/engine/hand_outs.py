@@ -48,6 +48,7 @@ class HandOuts:
         self._port = port
         self._places = Places(host.settings.active_flows)
         self._bounded = host.settings.active_flows > 0
+        self._held = host.settings.hold
         self._slots = SlotQueues(port, self._hand_out)
         self._undeployed: dict[str, dict[LiveFlow, None]] = {}  # Flow type -> Flows with Steps that wait for code
         # Timeouts are durations: they are measured on a clock that nobody sets.
@@ -77,7 +78,17 @@ class HandOuts:
         fresh.clear()
 
     def pump(self) -> None:
-        self._slots.pump()
+        if not self._held:
+            self._slots.pump()
+
+    async def drain(self, seconds: float) -> int:
+        """Hands out nothing more and waits for what is out; the number of attempts that are out still."""
+        self._held = True
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while len(self.watch) and loop.time() < until:
+            await asyncio.sleep(0.02)
+        return len(self.watch)
 
     def code_came(self, flow_type: str) -> list[LiveFlow]:
         """Flows with Steps that waited for the code of this type: they are to be looked at again."""

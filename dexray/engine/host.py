@@ -105,9 +105,13 @@ class FlowHost:
         if self._recovering is not None:
             await self._recovering
 
-    async def stop(self) -> None:
+    async def stop(self, drain: float = 0.0) -> None:
         """Ends in order: nothing more is taken, what was decided is written; in an outage, for as long as a call would
-        wait. Attempts that are out are left to the next owner."""
+        wait. Attempts that are out have `drain` seconds to finish; those that are out then are left to the next owner,
+        for whom they were interrupted."""
+        left = await self._hand_outs.drain(drain)
+        if left:
+            logger.warning("%d attempts did not end within %g s and are interrupted", left, drain)
         self.stopped = True
         if self._touched:
             self._flush()

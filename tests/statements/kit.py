@@ -57,7 +57,11 @@ async def noted_down(world: World, path: Path, *lines: str) -> None:
     """Waits for the lines that handlers note down, exactly these."""
 
     async def there() -> bool:
-        return path.exists() and len(path.read_text().splitlines()) >= len(lines)
+        return len(lines_of(path)) >= len(lines)
 
     await world.until(there)
-    assert path.read_text().splitlines() == [*lines]
+    assert lines_of(path) == [*lines]
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []

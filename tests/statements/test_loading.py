@@ -20,6 +20,7 @@ from dex import (
     StepDecision,
     StepOptions,
     Wait,
+    WaitForFailurePolicy,
     go_to,
     graceful_complete,
 )
@@ -171,6 +172,31 @@ async def test_execute_has_a_snapshot_of_its_own_without_what_its_wait_consumed(
     await world.client.set_attribute(world.id("f"), mood, "after")
     await world.publish("f", go, 1)
     assert (await world.result("f")).single_output(list[Any]) == [["before", 0, []], ["after", 1, [3]], [1, 2]]
+
+
+class Proceeds(Step[None]):
+    def get_step_options(self) -> StepOptions:
+        return StepOptions(
+            wait_for_retry=RetryPolicy(maximum_attempts=2), wait_for_failure=WaitForFailurePolicy.PROCEED
+        )
+
+    def wait_for(self, context: Context, input: None) -> Wait:
+        raise RuntimeError(f"saw {mood.get(context)}")
+
+    def execute(self, context: Context, input: None) -> StepDecision:
+        assert context.recovery_error is not None
+        return graceful_complete(f"{context.recovery_error.detail}, sees {mood.get(context)}")
+
+
+@pytest.mark.statement("B184")
+@scenario()
+async def test_execute_has_a_snapshot_of_its_own_also_after_a_wait_for_that_failed(world: World) -> None:
+    flow = Made(Proceeds(), has=HAS)
+    await world.deploy(flow)
+    await world.start(flow, "f", None, StartFlowOptions().with_attribute(mood, "old"))
+    await world.until_phase("f", "Proceeds-1", "backoff")
+    await world.client.set_attribute(world.id("f"), mood, "new")
+    assert (await world.result("f")).single_output(str) == "saw old, sees new"
 
 
 class Retries(Step[None]):

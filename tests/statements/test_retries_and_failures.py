@@ -109,6 +109,8 @@ async def gives_up(world: World, attempts: int) -> None:
     assert f"not ready in attempt {attempts} of FailsUntil-1" in result.error_message
     assert result.completions == ()
     assert len(await steps_of(world, "f", "AttemptStarted")) == attempts
+    *_, last, closed = await events(world, "f", "AttemptFailed", "FlowClosed")
+    assert closed.at == last.at, "nothing is waited for when no attempt is left"
 
 
 @pytest.mark.statement("B133", "B134", "B135", "C23")
@@ -351,6 +353,8 @@ async def test_retry_after_does_not_lift_the_limit_of_attempts(world: World) -> 
     await world.start(flow, "f", [5] * 9)
     assert (await world.result("f")).status is FlowStatus.FAILED
     assert await delays(world) == [5, 5, 5]
+    *_, last, closed = await events(world, "f", "AttemptFailed", "FlowClosed")
+    assert closed.at == last.at
 
 
 @pytest.mark.statement("B146")
