@@ -23,9 +23,11 @@ async def history_page(host: FlowHost, run_id: str, request: GetHistory, *, clos
     from dexray.engine.requests import look_up
 
     events: list[HistoryEvent] = []
-    number, seq = 0, 0
+    seq, number = request.place if request.run_id == run_id and request.place[1] <= request.after else (0, 0)
+    place = (seq, number)
     while True:
-        records = await look_up(host, partial(host.journal.records, run_id, seq, _PAGE))
+        wanted = min(_PAGE, request.limit - len(events) + 1)  # hardly a record is without an event
+        records = await look_up(host, partial(host.journal.records, run_id, seq, wanted))
         for record in records:
             seq = record.seq
             for event in _events(run_id, record):
@@ -33,10 +35,11 @@ async def history_page(host: FlowHost, run_id: str, request: GetHistory, *, clos
                 if number <= request.after:
                     continue
                 if len(events) == request.limit:
-                    return HistoryPage(run_id=run_id, events=tuple(events), closed=closed, more=True)
+                    return HistoryPage(run_id=run_id, events=tuple(events), closed=closed, more=True, place=place)
                 events.append(readable_event(number, event, record.at))
-        if len(records) < _PAGE:
-            return HistoryPage(run_id=run_id, events=tuple(events), closed=closed)
+            place = (seq, number)
+        if len(records) < wanted:
+            return HistoryPage(run_id=run_id, events=tuple(events), closed=closed, place=place)
 
 
 def _events(run_id: str, record: Record) -> list[AnyEvent]:

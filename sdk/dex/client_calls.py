@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -98,7 +97,7 @@ class ServiceCaller:
         connect: Callable[[], FlowService],
         options: ClientOptions,
         *,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = lambda: asyncio.get_running_loop().time(),
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -243,7 +242,7 @@ class HistoryCursor:
             if page.more or (self._follow and not page.closed):
                 # Only a page that ends at the present is worth waiting behind.
                 wait = 0.0 if page.more else LONGEST_POLL
-                self._next = replace(request, run_id=page.run_id, after=after, wait=wait)
+                self._next = replace(request, run_id=page.run_id, after=after, wait=wait, place=page.place)
             else:
                 self._next = None
             if page.events:

@@ -172,10 +172,8 @@ class Waits(Step[str]):
 WAITS = Made(Queues(), Waits(), has=HAS, name="Waits")
 
 
-@pytest.mark.statement(
-    *("B83", "B84", "B85", "B87", "B88", "B89", "B90", "B91", "B93", "B94", "B96", "B97", "B98"),
-    *("C1", "C2", "C3", "C4", "C5", "C6", "C8", "D1"),
-)
+@pytest.mark.statement("B83", "B84", "B85", "B87", "B88", "B89", "B90", "B91", "B93", "B94", "B96", "B97", "B98")
+@pytest.mark.statement("C1", "C2", "C3", "C4", "C5", "C6", "C8", "D1")
 @pytest.mark.parametrize("name", CASES)
 @scenario()
 async def test_what_a_wait_takes_of_what_is_there(world: World, name: str) -> None:

@@ -302,10 +302,13 @@ class HistoryEvent(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class HistoryPage(Answer, frozen=True, kw_only=True):
+    """`place` says where the page ended: the next request may give it back, and need not be read from the beginning."""
+
     run_id: str
     events: tuple[HistoryEvent, ...]
     closed: bool
     more: bool = False
+    place: tuple[int, int] = (0, 0)  # the last record read whole, and the number of its last event
 
 
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
@@ -317,6 +320,7 @@ class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     after: int = 0
     limit: int = 1000
     wait: float = 0.0
+    place: tuple[int, int] = (0, 0)  # of the page before, of the same run
 
 
 class FlowEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
