@@ -390,6 +390,28 @@ async def test_a_config_at_the_start_overrides_the_fields_that_it_gives(
     assert started.data.get("config", {}).get("continue_as_new_threshold") == given.get("continue_as_new_threshold")
 
 
+class Again(Step[str]):
+    def wait_for(self, context: Context, input: str) -> Wait:
+        return Wait.until(ending.for_one())
+
+    def execute(self, context: Context, input: str) -> StepDecision:
+        return go_to(Again, input)
+
+
+@pytest.mark.statement("B64", "B70")
+@scenario()
+async def test_a_config_can_be_changed_while_the_flow_runs(world: World) -> None:
+    flow = Made(Again(), has=(ending,))
+    await world.deploy(flow)
+    await world.start(flow, "f", "", StartFlowOptions(config_override=FlowConfig(continue_as_new_threshold=5)))
+    await world.until_phase("f", "Again-1", "waiting")
+    await world.client.update_flow_config(world.id("f"), FlowConfig(step_durability=StepDurability.ASYNC))
+    await world.publish("f", ending, "go on")
+    await world.until_phase("f", "Again-2", "waiting")
+    scheduled = await events(world, "f", "StepScheduled")
+    assert [event.data["durability"] for event in scheduled] == ["SYNC", "ASYNC"]
+
+
 @pytest.mark.statement("B67")
 @pytest.mark.parametrize("field", ["continue_as_new_threshold", "continue_as_new_page_size_bytes"])
 @scenario()

@@ -20,6 +20,7 @@ from dex import (
     StepDurability,
     StepMovement,
     StepOptions,
+    Timer,
     Wait,
     dead_end,
     go_to_many,
@@ -246,6 +247,27 @@ async def test_waiting_in_the_queue_counts_for_a_retry_only_and_stops_none(world
     assert started[1] - started[0] == pytest.approx(100, abs=5)
     assert (await world.result("f")).status.name == "FAILED"
     assert len(started) == 2
+
+
+@pytest.mark.statement("B165")
+@scenario()
+async def test_the_wait_before_execute_counts_for_nothing(world: World) -> None:
+    class WaitsFirst(Does):
+        def wait_for(self, context: Context, input: Any) -> Wait:
+            return Wait.until(Timer.by_duration(seconds(100)))
+
+    async def once(context: AsyncContext, input: None) -> None:
+        if context.attempt == 1:
+            raise RuntimeError("once")
+
+    flow = Made(WaitsFirst(once, execute_retry=every(1, total_duration=seconds(20))), name="WaitsFirst")
+    await world.deploy(flow, slots=1)
+    await world.start(flow, "f", None)
+    await world.advance(99)
+    holder = Made(Does(sleeps, heartbeat_timeout=timedelta(hours=1)), name="Holder")
+    await world.deploy(flow, holder)
+    await world.start(holder, "holds the only slot", 50.0)
+    assert (await world.result("f", timeout=HOUR)).single_output(int) == 2
 
 
 @pytest.mark.statement("B163", "B196")
