@@ -186,7 +186,7 @@ class TestMasking:
             ("postgresql://ann:hun/ter?2@db/flows", "postgresql://ann:***@db/flows"),
             ("redis://:hunter2@cache", "redis://:***@cache"),
             ("postgresql+psycopg://db/f?user=ann&password=hunter2", "postgresql+psycopg://db/f?user=ann&password=***"),
-            ("postgresql://db/f?pass%77ord=hunter2#x", "postgresql://db/f?pass%77ord=***#x"),
+            ("postgresql://db/f?p%61ssword=hunter2#x", "postgresql://db/f?p%61ssword=***#x"),
             (
                 "postgresql://db/f?sslpassword=hunter2&sslmode=require",
                 "postgresql://db/f?sslpassword=***&sslmode=require",

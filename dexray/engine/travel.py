@@ -85,6 +85,8 @@ async def _prepare(host: FlowHost, live: LiveFlow, request: TimeTravel, point: P
         _check_writes(host, live, past.rewind.cut(), request)
         if not live.flow.is_closed:
             requests.check_trouble(live)
+            if live.lost:
+                raise Lost("the Flow has just left this owner")
             reason = f"time travel to {point}" + (f": {request.reason}" if request.reason else "")
             host.execute(live, commands.Stop(stop_type="TERMINATE", reason=reason))
         await requests.settled(host, live)

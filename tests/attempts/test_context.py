@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from dex.context import AttemptProgress
+from dex.context import AttemptProgress, RecoveryErrorInfo
 from dex.decision import graceful_complete
 from dex.wait import Wait
 
@@ -57,6 +57,14 @@ def test_the_failure_that_led_here_is_told_with_its_progress() -> None:
     assert (error.error_type, error.detail) == ("builtins.ValueError", "no money")
     assert error.attempt_progress is AttemptProgress.NOT_STARTED
     assert seen(lambda context: context.recovery_error) is None
+
+
+@pytest.mark.statement("B218", "D4")
+def test_progress_that_was_not_reported_is_unspecified() -> None:
+    recovery = RecoveryError("builtins.ValueError", "no money", "UNSPECIFIED")
+    error = seen(lambda context: context.recovery_error, recovery_error=recovery)
+    assert error.attempt_progress is AttemptProgress.UNSPECIFIED
+    assert RecoveryErrorInfo("no money", "builtins.ValueError").attempt_progress is AttemptProgress.UNSPECIFIED
 
 
 @pytest.mark.statement("B139")

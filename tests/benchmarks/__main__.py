@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import ray
+from dex import AsyncClient, Registry
 
 import dexray
-from dex import AsyncClient, Registry
+from tests.benchmarks.control import LAPS, control_measures
 from tests.benchmarks.flows import Chain, FanOut, PingPong, ping, pong_count
 from tests.benchmarks.rpc import LEDGER, rpc_measures
 
@@ -111,7 +112,7 @@ async def warm_up(client: AsyncClient) -> None:
 
 async def main(scale: float) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
-        registry = Registry([CHAIN, FAN_OUT, PING_PONG, LEDGER], allow_async_handlers=True)
+        registry = Registry([CHAIN, FAN_OUT, PING_PONG, LEDGER, LAPS], allow_async_handlers=True)
         figures: dict[str, dict[str, float]] = {}
         async with await dexray.connect_async(registry, address="local", database=Path(folder) / "flows.db") as client:
             await warm_up(client)
@@ -121,6 +122,7 @@ async def main(scale: float) -> dict[str, dict[str, float]]:
                 ("fan-out of 100 Steps and join", lambda: fan_out(client, int(10 * scale) or 1, 100)),
                 ("message ping-pong", lambda: ping_pong(client, int(300 * scale))),
                 *rpc_measures(client, scale),
+                *control_measures(client, scale),
             ]
             for name, measure in measures:
                 figures[name] = await measure()

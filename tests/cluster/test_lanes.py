@@ -116,6 +116,7 @@ async def test_a_result_that_comes_by_the_socket_and_by_ray_counts_once() -> Non
         assert len(owner.results[key]) == 1
 
 
+@pytest.mark.statement("B204", "B206", "B207")
 async def test_a_lot_that_the_worker_never_took_is_handed_out_again() -> None:
     async with Owner() as owner:
         _, task = await lane_of(owner)

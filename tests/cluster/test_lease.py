@@ -43,7 +43,8 @@ def me(cluster: str = "mine") -> str:
 def held_by(pid: int, **changes: object) -> str:
     """What a Directory in another cluster's process says of itself."""
     holder = msgspec.json.decode(this_process("another", address="10.9.9.9:1", namespace="n"), type=Holder)
-    return msgspec.json.encode(msgspec.structs.replace(holder, pid=pid, began=leases._began(pid), **changes)).decode()
+    told = {"began": leases._began(pid), **changes}
+    return msgspec.json.encode(msgspec.structs.replace(holder, pid=pid, **told)).decode()
 
 
 def take(journal: Journal, holder: str, now: float) -> str:
@@ -127,7 +128,8 @@ class TestDeath:
         self, journal: Journal, elsewhere: dict[str, str]
     ) -> None:
         """On another machine, before a restart of this one, or in another container."""
-        take(journal, held_by(2**22 + 1, **elsewhere), 100.0)
+        nobody_here = {"began": "12345"}  # by its pid and this, it would be dead
+        take(journal, held_by(2**22 + 1, **nobody_here, **elsewhere), 100.0)
         assert not is_mine(journal, 109.0)
         assert is_mine(journal, 110.0)
 

@@ -285,7 +285,7 @@ def test_a_backlog_of_a_thousand_short_attempts_travels_in_packs(make_owner: Cal
     assert state["slots"] == 0
 
 
-@pytest.mark.statement("B204")
+@pytest.mark.statement("B204", "B209")
 def test_one_that_turns_out_long_gives_the_rest_of_its_pack_to_other_workers(
     make_owner: Callable[..., OwnerHandle],
 ) -> None:
@@ -321,6 +321,7 @@ def test_code_that_is_nowhere_returns_the_attempt(make_owner: Callable[..., Owne
     owner.wait_no_slots()
 
 
+@pytest.mark.statement("B206")
 def test_resources_that_ray_refuses_return_the_attempt(owner: OwnerHandle) -> None:
     (result,) = owner.outcome(owner.task("Sleeps", 0.0, resources={"num_wings": 2}))
     assert isinstance(result, AttemptReturned)

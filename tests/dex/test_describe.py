@@ -84,9 +84,15 @@ def test_a_registry_describes_its_flows(registry: Registry) -> None:
                     "Cleanup": StepSpec(step_type="Cleanup"),
                 },
                 rpcs={
-                    "status": RpcSpec(name="status"),
+                    "status": RpcSpec(name="status", resources=ResourceSpec(options={"num_cpus": 0})),
                     "cancel": RpcSpec(name="cancel", is_async=True, locks=("status",), transactional=True),
-                    "clean": RpcSpec(name="clean", timeout=7.0, transactional=True, load=LoadSpec(channels=("paid",))),
+                    "clean": RpcSpec(
+                        name="clean",
+                        timeout=7.0,
+                        transactional=True,
+                        load=LoadSpec(channels=("paid",)),
+                        resources=ResourceSpec(options={"num_cpus": 0}),
+                    ),
                 },
                 channels=("paid",),
                 channel_maps=("parts",),

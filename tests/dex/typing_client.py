@@ -55,6 +55,9 @@ count, note = Attribute("count", int), Attribute("note", str)
 stock, names = AttributeMap("stock", float), AttributeMap("names", str)
 
 
+def count_up(number: int) -> None: ...
+
+
 def blocking(client: Client) -> None:
     assert_type(client.start_flow(cart, "c", 5), str)
     client.start_flow(ping, "p")
@@ -94,7 +97,7 @@ def blocking(client: Client) -> None:
     client.invoke_rpc(cart.drop, "c", None)  # error
     client.invoke_rpc(cart.get_flow_type, "c")  # error
     client.invoke_rpc(cart.add, "c", 5, options=StartFlowOptions())  # error
-    number: int = client.invoke_rpc(cart.add, "c", 5)  # error
+    count_up(client.invoke_rpc(cart.add, "c", 5))  # error
 
     assert_type(client.wait_for_attribute_match("c", note, AttributeMatch.equal_to("x")), str)
     assert_type(client.wait_for_attribute_match("c", stock, "x", AttributeMatch.less_than(3.0)), float)

@@ -14,6 +14,7 @@ def start(
     owner: str = "host-1",
     flow_type: str = "Order",
     replaces: str = "",
+    blobs_of: str = "",
     epoch: int = 1,
     started_at: float = 100.0,
     change: RunChange | None = None,
@@ -22,7 +23,9 @@ def start(
     blobs: Mapping[str, bytes] | None = None,
 ) -> Append:
     """The first record of a run; its Flow ID is `flow-of-<run>` unless told."""
-    new_run = NewRun(flow_id or f"flow-of-{run_id}", flow_type, owner, f"request-of-{run_id}", started_at, replaces)
+    new_run = NewRun(
+        flow_id or f"flow-of-{run_id}", flow_type, owner, f"request-of-{run_id}", started_at, replaces, blobs_of
+    )
     return Append(
         run_id,
         epoch,

@@ -29,6 +29,8 @@ from dex import (
     graceful_complete,
 )
 
+from dexray.machine.events import AttemptStarted, decode_record
+from dexray.protocol.attempts import AttemptTask
 from tests.statements.kit import Made, events, steps_of
 from tests.statements.test_timeouts import DAY, A, B, Does, every, seconds
 from tests.world import InProcessWorld, World, scenario
@@ -52,6 +54,48 @@ def find_the_code(world: World, code: Registry) -> None:
     assert isinstance(world, InProcessWorld)
     assert world.engine is not None
     world.engine.registry = code
+
+
+# Hand-out ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("B197", "B198")
+@scenario()
+async def test_a_slot_is_reserved_then_the_start_is_recorded_then_the_task_is_sent(world: World) -> None:
+    """The record of the start pins the snapshot and takes the locks."""
+    log: list[tuple[str, bool, bool, bool]] = []
+    locked: dict[str, Any] = {"execute_lock_attributes": (note.lock(),)}
+    flow = Made(Does(None, **locked), has=(note,), name="HandsOut")
+    await world.deploy(flow)
+    assert isinstance(world, InProcessWorld)
+    assert world.engine is not None
+    host, attempts = world.engine.host, world.engine.attempts
+    reserve, run = attempts.reserve, attempts.run
+
+    def look(what: str) -> None:
+        live = host.flows[world.id("f")]
+        step = live.flow.state.steps["Does-1"]
+        recorded = [
+            event
+            for record in host.journal.records(live.run_id, 0, 100)
+            for event in decode_record(record.body)
+            if isinstance(event, AttemptStarted)
+        ]
+        log.append((what, step.snapshot is not None, bool(step.locks), bool(recorded)))
+
+    def looks_and_reserves(*kind: Any) -> bool:
+        look("reserve")
+        return reserve(*kind)
+
+    def looks_and_runs(task: AttemptTask) -> None:
+        look("run")
+        run(task)
+
+    attempts.reserve = looks_and_reserves  # type: ignore[method-assign]
+    attempts.run = looks_and_runs  # type: ignore[method-assign]
+    await world.start(flow, "f", None)
+    await world.result("f")
+    assert log == [("reserve", False, False, False), ("run", True, True, True)]
 
 
 # Returned attempts ----------------------------------------------------------------------------------------------------
