@@ -20,6 +20,12 @@ def test_the_flow_of_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
     script.write_text(blocks[0])
     environment = {**os.environ, "DEXRAY_HOME": str(tmp_path / "home"), "DEXRAY_ADDRESS": "local"}
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(script)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.stdout.splitlines()[-1:] == ["Ada agreed to 42"], done.stderr

@@ -63,6 +63,8 @@ class FlowActor:
         context = ray.get_runtime_context()
         if context.was_current_actor_reconstructed:
             # The engine began in a former life of this actor, and nobody calls: it goes on with its Flows by itself.
+            # Ray may refuse a call to an actor that is still coming up; then the Directory's next look begins.
+            self._may_begin.set()
             context.current_actor.begin.remote()
 
     # Life -------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from dexray.cluster.ray_session import answers
 from dexray.journal import Journal, JournalRefused, JournalUnavailable, Lease, open_journal
 from dexray.settings import masked
 
@@ -147,17 +148,8 @@ def living_engine(journal: Journal, now: float) -> LivingEngine | None:
     holder = _holder_of(lease) if lease is not None else None
     if lease is None or holder is None or lease.expires_at <= now or not is_alive(lease):
         return None
-    return LivingEngine(holder.address, lease) if _answers(holder.address) else None
-
-
-def _answers(address: str) -> bool:
-    """Whether Ray is still there: a Directory may outlive its killed cluster by a moment."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=1.0).close()
-    except (OSError, ValueError):
-        return False
-    return True
+    # A Directory may outlive its killed cluster by a moment.
+    return LivingEngine(holder.address, lease) if answers(holder.address) else None
 
 
 def find_engine(database: str) -> LivingEngine | None:

@@ -6,7 +6,7 @@ Which Ray? The first of these that there is:
 2. `address`: a cluster's "host:port", or "local" for an embedded one;
 3. `RAY_ADDRESS`, which means to us what it means to Ray;
 4. the one whose engine works on our database. The lease in the database names it, so two notebooks on one file share
-   an engine, and two projects on one machine do not meet;
+  an engine, and two projects on one machine do not meet;
 5. the cluster that `ray start` started on this machine;
 6. a new one, embedded: it ends with its last client here, with this process, or with Ctrl-C.
 
@@ -14,7 +14,8 @@ How it starts and ends. Ray's processes are tied to the *thread* that started th
 it must be one that lasts: a daemon of our own, which dies only with the process. Starting and ending there has more
 advantages. Ctrl-C can't cut either short: the caller waits for the end, then the interrupt goes on. And the program
 keeps its handler of SIGTERM, because Python lets only the main thread set one. SIGKILL and SIGTERM need no help from
-us: the kernel ends Ray's processes with ours.
+us: the kernel ends Ray's processes with ours. The embedded Ray of another process may end under us. Ray itself would
+end this process a minute later, and a notebook with it, so we look, and leave in time.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import queue
 import signal
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,6 +47,8 @@ logger = logging.getLogger("dexray")
 
 T = TypeVar("T")
 
+LOOK_EVERY = 2.0  # seconds between looks at a Ray that belongs to another process
+GONE_AFTER = 30.0  # seconds without an answer after which it is left: at 60, Ray would end this process
 INTERRUPTED_WAIT = 15.0  # seconds that Ctrl-C waits for Ray to have started or ended; a second one waits no more
 
 
@@ -117,6 +121,8 @@ class RaySession:
             self._lasting.wait(started)
             _leave_sigterm_alone()
             self._ours = _connection()
+            if not self._embedded and not settings.address:
+                threading.Thread(target=self._watch, args=(self._ours,), name="dexray-watch", daemon=True).start()
         except (ConnectionError, RayError, RuntimeError, ValueError, OSError) as error:
             where = "an embedded Ray can't be started" if self._embedded else f"Ray at {address} can't be reached"
             raise DexServiceError(StatusCode.UNAVAILABLE, f"{where}: {error}", operation="connect") from error
@@ -140,12 +146,28 @@ class RaySession:
                 if not self._stays:
                     self._end()
 
+    def _watch(self, connection: tuple[str, str]) -> None:
+        """Leaves a Ray that has ended under us."""
+        heard = time.monotonic()
+        while self._ours == connection:
+            time.sleep(LOOK_EVERY)
+            if answers(connection[0]):
+                heard = time.monotonic()
+            elif time.monotonic() - heard > GONE_AFTER:
+                with self._lock:
+                    if self._is_ours() and self._ours == connection:
+                        logger.warning("Ray at %s has ended, and this process leaves it: connect again", connection[0])
+                        self._stays.clear()
+                        self._end()
+                return
+
     def _is_ours(self) -> bool:
         """Not so when the program has called ray.shutdown() and ray.init() behind our back."""
         return self._ours is not None and ray.is_initialized() and self._ours == _connection()
 
     def _end(self) -> None:
         if self._is_ours():
+            self._ours = None
             self._lasting.wait(self._lasting.submit(ray.shutdown))
 
     def _at_exit(self) -> None:
@@ -202,6 +224,16 @@ class LastingThread:
                 future.set_result(call())
             except BaseException as error:
                 future.set_exception(error)
+
+
+def answers(address: str) -> bool:
+    """Whether somebody listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _connection() -> tuple[str, str]:

@@ -101,6 +101,7 @@ class ClusterService:
         await self._update("view")
 
     async def _update(self, method: str) -> None:
+        _check_connected()
         try:
             answer = getattr(self._directory, method).remote()
             reply = decode_reply(await asyncio.wait_for(_awaitable(answer), 10.0))
@@ -115,12 +116,12 @@ class ClusterService:
 
     async def _find_directory(self) -> None:
         """The engine may have been ended and begun anew under the same name; then our handle is of its former one."""
+        _check_connected()
         with contextlib.suppress(ValueError):
             self._directory = await asyncio.to_thread(ray.get_actor, DIRECTORY, namespace=self._namespace)
 
     async def _ask(self, owner: str, data: bytes) -> Reply:
-        if not ray.is_initialized():
-            raise ServiceError("FAILED_PRECONDITION", "this process has left Ray: connect again")
+        _check_connected()
         try:
             handle = self._handles.get(owner)
             if handle is None:
@@ -142,6 +143,12 @@ class ClusterService:
             self._owners[flow_id] = owner
             if len(self._owners) > REMEMBERED:
                 self._owners.popitem(last=False)
+
+
+def _check_connected() -> None:
+    """Ray would start a cluster of its own for a call without one."""
+    if not ray.is_initialized():
+        raise ServiceError("FAILED_PRECONDITION", "this process has left Ray: connect again")
 
 
 async def _awaitable(reference: Any) -> Any:

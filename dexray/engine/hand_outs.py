@@ -15,6 +15,7 @@ Between the slot and the run a slot is reserved. Whatever happens to the Flow me
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -81,13 +82,14 @@ class HandOuts:
         if not self._held:
             self._slots.pump()
 
-    async def drain(self, seconds: float) -> int:
-        """Hands out nothing more and waits for what is out; the number of attempts that are out still."""
+    def hold(self) -> None:
+        """Hands out nothing more."""
         self._held = True
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while len(self.watch) and loop.time() < until:
-            await asyncio.sleep(0.02)
+
+    async def drain(self, seconds: float) -> int:
+        """Waits for the attempts that are out; the number of those that are out still."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.watch.emptied(), seconds)
         return len(self.watch)
 
     def code_came(self, flow_type: str) -> list[LiveFlow]:

@@ -109,16 +109,22 @@ class FlowHost:
         """Ends in order: nothing more is taken, what was decided is written; in an outage, for as long as a call would
         wait. Attempts that are out have `drain` seconds to finish; those that are out then are left to the next owner,
         for whom they were interrupted."""
+        self._hand_outs.hold()
+        await self._written()  # starts that are on their way to the journal become attempts that are out
         left = await self._hand_outs.drain(drain)
         if left:
             logger.warning("%d attempts did not end within %g s and are interrupted", left, drain)
         self.stopped = True
+        await self._written()
+        await self.abandon()
+
+    async def _written(self) -> None:
+        """Returns when all that was decided is written; in an outage, after as long as a call would wait."""
         if self._touched:
             self._flush()
         if self._committer.unavailable is None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._committer.drained(), self.settings.outage_patience)
-        await self.abandon()
 
     async def abandon(self) -> None:
         """Ends at once, as a crash would."""

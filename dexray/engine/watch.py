@@ -6,6 +6,7 @@ neither. The worker keeps the deadline too and stops by itself; the owner's judg
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,12 +48,19 @@ class AttemptWatch:
         self._store = store
         self._store_every = store_every
         self._watched: dict[AttemptKey, _Watched] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     def __len__(self) -> int:
         return len(self._watched)
 
     def handed_out(self, task: AttemptTask) -> None:
         self._watched[task.key] = _Watched(task.timeout, task.heartbeat_timeout)
+        self._empty.clear()
+
+    async def emptied(self) -> None:
+        """Returns when no attempt is out."""
+        await self._empty.wait()
 
     def is_out(self, key: AttemptKey) -> bool:
         return key in self._watched
@@ -101,6 +109,8 @@ class AttemptWatch:
         watched = self._watched.pop(key, None)
         if watched is None:
             return None
+        if not self._watched:
+            self._empty.set()
         for handle in (watched.handle, watched.beat_handle):
             if handle is not None:
                 handle.cancel()

@@ -1,19 +1,21 @@
 """How a Flow ends.
 
-    what                                        status      error type             when
-    ------------------------------------------  ----------  ---------------------  ---------------------------------------
-    graceful_complete                           COMPLETED                          when no Step is open any more
-    force_complete                              COMPLETED                          at once
-    force_complete_if_channels_empty, empty     COMPLETED                          at once; else the fallback movement starts
-    force_fail                                  FAILED      STEP_DECISION_FAILED   at once
-    a Step fails for good without a route       FAILED      WORKER_API_FAILED      at once
-    Flow timeout, FAIL                          FAILED      FLOW_TIMEOUT           when it is due
-    Flow timeout, CANCEL                        CANCELED                           when it is due
-    stop: CANCEL / TERMINATE / FAIL             CANCELED / TERMINATED / FAILED (CLIENT_API_FAILED)   at once
-    replaced by a start that terminates it      TERMINATED                         at once
-    dead_end                                    never by itself
+    what                                      status      error type            when
+    ----------------------------------------  ----------  --------------------  --------------------------------------
+    graceful_complete                         COMPLETED                         when no Step is open any more
+    force_complete                            COMPLETED                         at once
+    force_complete_if_channels_empty, empty   COMPLETED                         at once; else the fallback starts
+    force_fail                                FAILED      STEP_DECISION_FAILED  at once
+    a Step fails for good without a route     FAILED      WORKER_API_FAILED     at once
+    Flow timeout, FAIL                        FAILED      FLOW_TIMEOUT          when it is due
+    Flow timeout, CANCEL                      CANCELED                          when it is due
+    stop with CANCEL                          CANCELED                          at once
+    stop with TERMINATE, or replaced          TERMINATED                        at once
+    stop with FAIL                            FAILED      CLIENT_API_FAILED     at once
+    dead_end                                                                    never by itself
 
-Closing ends every branch: running attempts are asked to stop, late results are refused, messages left in Channels are dropped.
+Closing ends every branch: running attempts are asked to stop, late results are refused, messages left in Channels are
+dropped.
 """
 
 from __future__ import annotations

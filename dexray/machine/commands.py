@@ -1,4 +1,5 @@
-"""What can be asked of a Flow. A command is a wish: the machine answers with the events that come of it, which may be none."""
+"""What can be asked of a Flow. A command is a wish: the machine answers with the events that come of it, which may be
+none."""
 
 from __future__ import annotations
 

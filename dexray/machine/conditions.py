@@ -44,7 +44,8 @@ def evaluate(turn: Turn, step: StepState) -> None:
 
 
 def evaluate_waiters(turn: Turn) -> None:
-    """Looks at the Steps that wait on Channels that got messages, oldest first, until a Channel has nothing more to give."""
+    """Looks at the Steps that wait on Channels that got messages, oldest first, until a Channel has nothing more to
+    give."""
     while turn.dirty:
         channel = next(iter(turn.dirty))
         del turn.dirty[channel]

@@ -1,7 +1,7 @@
 """A command meets a Flow at a time: what comes of it.
 
-`decide` is the only door. It applies what it emits, settles what follows (waits that new messages satisfy, completion when the last branch
-has stopped), checks the invariants, and returns the turn.
+`decide` is the only door. It applies what it emits, settles what follows (waits that new messages satisfy, completion
+when the last branch has stopped), checks the invariants, and returns the turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dexray.protocol.attempts import AttemptFailed, AttemptReturned, ExecuteSucc
 def decide(flow: Flow, command: commands.Command, spec: FlowSpec | None, now: float) -> Turn:
     """Decides and applies one command. After an exception the Flow is unusable: load it anew.
 
-    Raises UnknownStep when the deployed code lacks a Step that must be scheduled, InvariantViolated when the machine is at fault.
+    Raises UnknownStep when the deployed code lacks a Step that must be scheduled, InvariantViolated when the machine
+    is at fault.
     """
     turn = Turn(flow, spec, now)
     if flow.is_closed:

@@ -1,8 +1,8 @@
 """What can happen to a Flow: the words of its journal.
 
-An event is a fact. It has a kind and a version, together its tag in the journal (`StepScheduled/1`). Fields are only ever added at the
-end, with a default; an event whose meaning changes gets the next version and the old one stays readable. A record of the journal is a
-list of events, the outcome of one command.
+An event is a fact. It has a kind and a version, together its tag in the journal (`StepScheduled/1`). Fields are only
+ever added at the end, with a default; an event whose meaning changes gets the next version and the old one stays
+readable. A record of the journal is a list of events, the outcome of one command.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class AttemptFailed(Event, frozen=True, array_like=True, tag="AttemptFailed/1"):
 
 
 class AttemptReturned(Event, frozen=True, array_like=True, tag="AttemptReturned/1"):
-    """The attempt certainly did not run. It keeps number, snapshot and locks, and may be handed out again from `again_at` on."""
+    """The attempt certainly did not run. It keeps number, snapshot and locks, and may be handed out again from
+    `again_at` on."""
 
     step: str
     method: str
@@ -123,7 +124,7 @@ class EventRecorded(Event, frozen=True, array_like=True, tag="EventRecorded/1"):
 
 
 class WaitStarted(Event, frozen=True, array_like=True, tag="WaitStarted/1"):
-    """wait_for succeeded. `due` holds the time of each Timer, in the order of the conditions; 0 for other conditions."""
+    """wait_for succeeded. `due` holds the time of each Timer, in the order of the conditions; 0 for others."""
 
     step: str
     wait: WaitSpec
@@ -151,7 +152,8 @@ class SubFlowEnded(Event, frozen=True, array_like=True, tag="SubFlowEnded/1"):
 
 
 class ConditionsMet(Event, frozen=True, array_like=True, tag="ConditionsMet/1"):
-    """The wait is over. `consumed` holds, for each winning Channel condition, its index and the ids of the messages it took."""
+    """The wait is over. `consumed` holds, for each winning Channel condition, its index and the ids of the messages it
+    took."""
 
     step: str
     winners: tuple[int, ...]

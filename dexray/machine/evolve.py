@@ -1,7 +1,8 @@
-"""Applies an event to the state. Dumb on purpose: nothing here decides, so that an old journal means the same to new code.
+"""Applies an event to the state. Dumb on purpose: nothing here decides, so that an old journal means the same to new
+code.
 
-One function for each kind of event. What an event says has happened; if the state contradicts it, the journal is damaged or the machine
-is wrong, and a KeyError or AssertionError stops the Flow rather than guess.
+One function for each kind of event. What an event says has happened; if the state contradicts it, the journal is
+damaged or the machine is wrong, and a KeyError or AssertionError stops the Flow rather than guess.
 """
 
 from __future__ import annotations

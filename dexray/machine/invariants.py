@@ -1,6 +1,7 @@
 """What is always true of a Flow. Checked after every command, in production too; the costly half only in tests.
 
-A violated invariant is a fault of dexray, never of a user: the owner parks the Flow with this evidence and lets the others go on.
+A violated invariant is a fault of dexray, never of a user: the owner parks the Flow with this evidence and lets the
+others go on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Attribute locks: all of a method's locks are taken together when its attempt is handed out, or none.
 
-A Step that finds one taken is set aside (`Indexes.blocked`) and tries again when any lock is released. Locks are held while an attempt is
-out or has returned unrun; they are released when it succeeds, fails, or is cancelled. Waiting for a lock counts toward no timeout.
+A Step that finds one taken is set aside (`Indexes.blocked`) and tries again when any lock is released. Locks are held
+while an attempt is out or has returned unrun; they are released when it succeeds, fails, or is cancelled. Waiting for
+a lock counts toward no timeout.
 
 An RPC takes all of its locks too, or none, but it never waits: a lock that is held refuses the call. What it holds is
 not part of the state, because an RPC that is under way ends with its owner.

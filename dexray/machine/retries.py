@@ -29,7 +29,8 @@ def next_attempt_at(
 ) -> float | None:
     """When attempt `attempt + 1` may start, or None when `attempt` was the last.
 
-    The total duration is only looked at here, after a failure: it never cuts an attempt, and a retry that queued past it still runs.
+    The total duration is only looked at here, after a failure: it never cuts an attempt, and a retry that queued past
+    it still runs.
     """
     if policy.attempts and attempt >= policy.attempts:
         return None

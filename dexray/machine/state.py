@@ -1,7 +1,7 @@
 """What a Flow is between two commands: all that its events add up to.
 
-`FlowState` and `StepState` are changed by `evolve` alone. Some fields are indexes over the rest (`waiters`, `due`, `ready`, `blocked`,
-`locks`): they are not stored, and `restore` builds them anew.
+`FlowState` and `StepState` are changed by `evolve` alone. Some fields are indexes over the rest (`waiters`, `due`,
+`ready`, `blocked`, `locks`): they are not stored, and `restore` builds them anew.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dexray.protocol.subflows import SubFlowResult, SubFlowSpec
 
 RUNNING_FLOW = "RUNNING"
 
-# The phases of a method call of a Step execution. READY: may be handed out. RUNNING: handed out. BACKOFF: handed out again from
-# `retry_at` on. WAITING: wait_for has succeeded and its conditions are open.
+# The phases of a method call of a Step execution. READY: may be handed out. RUNNING: handed out. BACKOFF: handed out
+# again from `retry_at` on. WAITING: wait_for has succeeded and its conditions are open.
 READY = "ready"
 RUNNING = "running"
 BACKOFF = "backoff"
@@ -43,7 +43,8 @@ class Message(Struct, frozen=True, array_like=True):
 
 
 class Snapshot(Struct):
-    """What attempt 1 of a method call saw, kept for its retries. `attributes` None stands for the current ones, in a checkpoint."""
+    """What attempt 1 of a method call saw, kept for its retries. `attributes` None stands for the current ones, in a
+    checkpoint."""
 
     attributes: dict[str, bytes] | None
     sizes: dict[str, int]
@@ -133,7 +134,8 @@ class Indexes:
 
 
 class Flow:
-    """A state with its indexes: what commands work on. `fresh` lists Steps that became ready, for the owner to take and clear."""
+    """A state with its indexes: what commands work on. `fresh` lists Steps that became ready, for the owner to take and
+    clear."""
 
     __slots__ = ("fresh", "index", "state")
 

@@ -104,8 +104,8 @@ def schedule_timeout_handler(turn: Turn) -> None:
 
 
 def hand_out(turn: Turn, step_id: str, deployment: str) -> bool:
-    """Records the start of the pending attempt. False when there is nothing to start: it is not pending or not due, a lock
-    is taken, or no attempt is left."""
+    """Records the start of the pending attempt. False when there is nothing to start: it is not pending or not due, a
+    lock is taken, or no attempt is left."""
     step = turn.state.steps.get(step_id)
     if step is None or step.phase not in (READY, BACKOFF):
         turn.flow.index.ready.pop(step_id, None)
@@ -141,7 +141,7 @@ def _has_no_attempt_left(step: StepState, method: MethodSpec) -> bool:
 
 
 def running(turn: Turn, key: AttemptKey) -> StepState | None:
-    """The Step whose running attempt this is; None when the key is not current (the result is late, or of another life)."""
+    """The Step whose running attempt this is; None when the key is not current: the result is late."""
     step = turn.state.steps.get(key.step_execution_id)
     if (
         key.run_id != turn.state.run_id
@@ -168,7 +168,8 @@ def wait_for_succeeded(turn: Turn, step: StepState, result: WaitForSucceeded) ->
 
 
 def execute_succeeded(turn: Turn, step: StepState, result: ExecuteSucceeded) -> None:
-    """Order of one commit: the Step itself ends, Attribute writes, deletions, publications, cancellations, then what follows."""
+    """Order of one commit: the Step itself ends, Attribute writes, deletions, publications, cancellations, then what
+    follows."""
     decision = result.decision
     unknown = _unknown_target(turn, decision)
     if unknown is not None:
@@ -215,7 +216,8 @@ def apply_writes(turn: Turn, by: str, writes: Writes) -> None:
 def cancel_selected(
     turn: Turn, types: tuple[str, ...], *, by: str, siblings: tuple[str, ...] = (), siblings_of: str = ""
 ) -> None:
-    """The set is decided here, in one look: Steps that this decision starts are not in it, the deciding Step is gone already."""
+    """The set is decided here, in one look: Steps that this decision starts are not in it, the deciding Step is gone
+    already."""
     if not types and not siblings:
         return
     chosen = [
@@ -253,7 +255,8 @@ def attempt_failed(turn: Turn, step: StepState, result: FailedResult) -> None:
     spec = turn.known_spec(step)
     retry_at: float | None = None
     if spec is None and step.method != TIMEOUT:
-        # The Step is not deployed now, so its policy and its route are not known: it waits for its code, and does not fail.
+        # The Step is not deployed now, so its policy and its route are not known: it waits for its code, and does not
+        # fail.
         retry_at = turn.now + backoff(RetrySpec(), step.attempt)
     elif result.retryable:
         retry_at = next_attempt_at(
@@ -323,7 +326,7 @@ def interrupt(turn: Turn) -> None:
             step,
             FailedResult(
                 error_type=STARTED_ATTEMPT_INTERRUPTED,
-                detail="the owner of this Flow ended while the attempt was handed out; whether it ran to its end is unknown",
+                detail="the owner of this Flow ended while the attempt was out; whether it ran to its end is unknown",
                 kind=STARTED_ATTEMPT_INTERRUPTED,
             ),
         )

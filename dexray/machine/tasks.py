@@ -1,7 +1,8 @@
 """What an attempt is given to see.
 
-Plain Attributes and the sizes of all Channels always; values of AttributeMaps and pending messages where the method selects them. All of it
-from the snapshot that was pinned when attempt 1 was handed out, so that retries see what it saw.
+Plain Attributes and the sizes of all Channels always; values of AttributeMaps and pending messages where the method
+selects them. All of it from the snapshot that was pinned when attempt 1 was handed out, so that retries see what it
+saw.
 """
 
 from __future__ import annotations

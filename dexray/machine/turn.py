@@ -15,13 +15,13 @@ class UnknownStep(Exception):
 
     def __init__(self, flow_type: str, step_type: str) -> None:
         super().__init__(
-            f"Flow {flow_type} as deployed has no Step {step_type!r}: deploy a version that has it, and the Flow goes on"
+            f"Flow {flow_type} as deployed has no Step {step_type!r}: deploy a version that has it, and it goes on"
         )
 
 
 class Turn:
-    """Collects the events of one command. `cancels` names running attempts that are to be asked to stop, `parents` Steps
-    whose wait has SubFlows that are to be started."""
+    """Collects the events of one command. `cancels` names running attempts that are to be asked to stop, `parents`
+    Steps whose wait has SubFlows that are to be started."""
 
     __slots__ = ("cancels", "dirty", "events", "flow", "now", "parents", "spec")
 

@@ -2,12 +2,14 @@
 
 A wait has candidates, tried in order; the first feasible one wins, and only its Channel conditions consume anything.
 - all_of (and until): one candidate, all the conditions.
-- any_of: one candidate a condition; Timers first, then Channels, then SubFlows, each kind in the order of declaration.
+- any_of: one candidate a condition; Timers first, then Channels, then SubFlows, each kind in the order of
+  declaration.
 - any_combination_of: the combinations, in the order of declaration.
 
-A candidate is feasible when its Timers have fired, its SubFlows have ended, and its Channel conditions can all have their minimum at the same
-time: conditions on one Channel compete, so a group can be infeasible although each of its conditions alone is ready. When the minima are
-reserved, each condition is extended towards its maximum, in the order of declaration.
+A candidate is feasible when its Timers have fired, its SubFlows have ended, and its Channel conditions can all have
+their minimum at the same time: conditions on one Channel compete, so a group can be infeasible although each of its
+conditions alone is ready. When the minima are reserved, each condition is extended towards its maximum, in the order
+of declaration.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def candidates(wait: WaitSpec) -> Iterator[tuple[int, ...]]:
 
 
 def select(wait: WaitSpec, *, ready: Set[int], size_of: Callable[[str], int]) -> Selection | None:
-    """The winning candidate, or None while there is none. `ready`: the Timers that fired and the SubFlows that ended."""
+    """The winning candidate, or None while there is none. `ready`: Timers that fired, SubFlows that ended."""
     for candidate in candidates(wait):
         takes = _feasible(candidate, wait.conditions, ready, size_of)
         if takes is not None:

@@ -1,7 +1,8 @@
 """What goes into an attempt of a handler, and what comes out of it.
 
-The engine builds an `AttemptTask`, the cluster carries it to a worker, `dexray.attempts.run` answers with one `AttemptResult`.
-An attempt is named by (run id, Step execution id, method, attempt number): `AttemptKey`. A result whose key is not current is refused.
+The engine builds an `AttemptTask`, the cluster carries it to a worker, `dexray.attempts.run` answers with one
+`AttemptResult`. An attempt is named by (run id, Step execution id, method, attempt number): `AttemptKey`. A result
+whose key is not current is refused.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class RpcSucceeded(Wire, frozen=True, tag="rpc", kw_only=True):
 
 
 class AttemptFailed(Wire, frozen=True, tag="failed", kw_only=True):
-    """Why an attempt failed. error_type is the qualified class name of the user's exception or one of ours (see below)."""
+    """Why an attempt failed. error_type is the qualified class name of the user's exception, or one of ours."""
 
     error_type: str
     detail: str
@@ -171,7 +172,8 @@ class AttemptReturned(Wire, frozen=True, tag="returned", kw_only=True):
 
 
 class Heartbeat(Wire, frozen=True):
-    """has_value False: the checkpoint is cleared. An implicit heartbeat (a Stream message) is None on the wire of frames."""
+    """has_value False: the checkpoint is cleared. An implicit heartbeat (a Stream message) is None on the wire of
+    frames."""
 
     has_value: bool
     value: bytes | None = None

@@ -1,7 +1,8 @@
 """The two sides of an attempt: who hands it out, and who hears of it. And the way from one owner to the others.
 
-The engine owns Flows and knows nothing of Ray. It hands attempts to an `AttemptPort` and is told of them through `AttemptSink`.
-Both sides live in one event loop; none of their methods blocks. What it asks of Flows that may be another owner's goes to a `Router`.
+The engine owns Flows and knows nothing of Ray. It hands attempts to an `AttemptPort` and is told of them through
+`AttemptSink`. Both sides live in one event loop; none of their methods blocks. What it asks of Flows that may be
+another owner's goes to a `Router`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class AttemptPort(Protocol):
         """Runs a reserved attempt whose start is recorded. The slot is free again when it has finished."""
 
     def waiting_for(self, key: AttemptKey) -> str:
-        """What keeps an attempt from beginning that was given to `run`, in words; "" when it runs, or is not known here."""
+        """What keeps an attempt from beginning that was given to `run`, in words; "" when it runs or is unknown."""
         ...
 
     def cancel(self, key: AttemptKey) -> None:
@@ -49,6 +50,7 @@ class AttemptPort(Protocol):
 
 class Router(Protocol):
     async def call(self, request: Request[AnswerT]) -> AnswerT:
-        """Puts a request to the owner of its Flow, whoever that is. Answers in bounded time, beyond what the request itself
-        asks to wait. Raises ServiceError; UNAVAILABLE means that the outcome is unknown: repeat with the same id."""
+        """Puts a request to the owner of its Flow, whoever that is. Answers in bounded time, beyond what the request
+        itself asks to wait. Raises ServiceError; UNAVAILABLE means that the outcome is unknown: repeat with the same
+        id."""
         ...

@@ -1,6 +1,7 @@
 """`python -m tests.benchmarks`: what the engine does on this machine, beside what Ray alone does in the same run.
 
-Embedded Ray, SQLite with synchronous=FULL, SYNC durability, in a temporary folder. Prints a table; `--json` prints one line.
+Embedded Ray, SQLite with synchronous=FULL, SYNC durability, in a temporary folder. Prints a table; `--json` prints
+one line.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import ray
-from dex import AsyncClient, Registry
+from dex import AsyncClient, AttributeMatch, Registry
 
 import dexray
 from tests.benchmarks.control import LAPS, control_measures
@@ -63,13 +64,12 @@ async def fan_out(client: AsyncClient, rounds: int, branches: int) -> dict[str, 
 
 
 async def ping_pong(client: AsyncClient, rounds: int) -> dict[str, float]:
-    """A round trip: a published message wakes the Flow, whose Step answers in an Attribute that the client reads."""
+    """A round trip: a published message wakes the Flow, whose Step answers in an Attribute that the client awaits."""
     await client.start_flow(PING_PONG, "ping-pong", rounds)
     began = time.perf_counter()
     for number in range(1, rounds + 1):
         await client.publish("ping-pong", ping, number)
-        while await client.get_attribute("ping-pong", pong_count) < number:
-            await asyncio.sleep(0)
+        await client.wait_for_attribute_match("ping-pong", pong_count, AttributeMatch.equal_to(number))
     seconds = time.perf_counter() - began
     await client.wait_for_flow("ping-pong")
     return {"round_trips_per_second": rounds / seconds}

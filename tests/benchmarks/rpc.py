@@ -1,4 +1,5 @@
-"""RPC round trips: a client calls, a handler runs on a worker, the client has its answer. What is written is durable then."""
+"""RPC round trips: a client calls, a handler runs on a worker, the client has its answer. What is written is durable
+then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The Flows of the kill tests: five Steps that leave a line for every execute, and one message in the middle that must not get lost."""
+"""The Flows of the kill tests: five Steps that leave a line for every execute, and one message in the middle that must
+not get lost."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Real SIGKILLs: whatever process ends, every acknowledged start and message comes to its one result.
 
-The invariants, checked from the outside: all Flows complete; each got exactly the message that was published for it; in the journal
-each Step execution completes once; a line of effect stands for each attempt at most once, and there is a line of attempt n + 1 only where
-the history says why attempt n failed.
+The invariants, checked from the outside: all Flows complete; each got exactly the message that was published for it;
+in the journal each Step execution completes once; a line of effect stands for each attempt at most once, and there is
+a line of attempt n + 1 only where the history says why attempt n failed.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def test_flows_survive_the_end_of_one_process(
 def test_flows_survive_the_end_of_the_whole_session_and_its_driver(
     flow: KillFlow, effects: Path, tmp_path: Path
 ) -> None:
-    """The driver and every process of its Ray are killed at once. A new cluster goes on; it is not told what was started."""
+    """The driver and every process of its Ray are killed at once. A new cluster goes on; it is not told what was
+    started."""
     database = str(tmp_path / "flows.db")
     driver = subprocess.Popen(
         [sys.executable, "-m", "tests.cluster.kill_driver", database, str(effects), str(FLOWS)],

@@ -1,7 +1,7 @@
 """`python -m tests.dex.pyright_lines`: pyright refuses exactly the lines that are marked `# error`.
 
-The same files are checked by mypy in `test_client_typing` and `test_typing`. Pyright is no part of the tests proper, because it
-fetches itself from the network when it first runs; CI runs this module beside the other static checks.
+The same files are checked by mypy in `test_client_typing` and `test_typing`. Pyright is no part of the tests proper,
+because it fetches itself from the network when it first runs; CI runs this module beside the other static checks.
 """
 
 from __future__ import annotations

@@ -230,27 +230,27 @@ async def test_describe_tells_only_what_is_durable(world: World) -> None:
     assert [step.step_execution_id for step in again.steps] == ["A-1"]
 
 
-@pytest.mark.statement("B151", "B153")
+@pytest.mark.statement("B150", "B151")
+@pytest.mark.parametrize(("before", "after"), [(SYNC, ASYNC), (ASYNC, SYNC)])
 @scenario()
-async def test_a_client_that_joins_in_makes_no_async_start_durable_too_late(world: World) -> None:
-    """A SYNC result in the same turn must be durable before anything follows from it, whatever else is ASYNC."""
-    durable: list[bool] = []
-    flow: Made
+async def test_where_one_of_two_steps_is_sync_all_is_durable_between_them(
+    world: World, before: StepDurability, after: StepDurability
+) -> None:
+    """What is SYNC is durable before anything follows from it, and before it runs."""
+    log = Log(world)
 
     async def first(context: AsyncContext, input: None) -> StepDecision:
         return go_to(A, None)
 
     async def last(context: AsyncContext, input: None) -> StepDecision:
-        log = Log(world)
         log.write(context)
-        durable.extend(log.previous_was_durable)
         return graceful_complete()
 
-    flow = Made(Does(first, execute_durability=SYNC), A(last, execute_durability=ASYNC), name="Mixed")
+    flow = Made(Does(first, execute_durability=before), A(last, execute_durability=after), name="Mixed")
     await world.deploy(flow)
     await world.start(flow, "f")
     await world.result("f")
-    assert durable == [True]
+    assert (log.start_was_durable, log.previous_was_durable) == ([True], [True])
 
 
 # Which one it is ------------------------------------------------------------------------------------------------------

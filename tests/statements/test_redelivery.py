@@ -371,6 +371,30 @@ async def test_a_step_whose_code_is_not_deployed_waits_and_says_so(world: World)
     assert (await world.result("f", timeout=300)).status.name == "COMPLETED"
 
 
+@pytest.mark.statement("B213", "D7", "D16")
+@scenario()
+async def test_a_step_that_becomes_ready_without_its_code_waits_for_it(world: World) -> None:
+    class Asks(Step[None]):
+        def wait_for(self, context: Context, input: None) -> Wait:
+            return Wait.until(go.for_one())
+
+        def execute(self, context: Context, input: None) -> StepDecision:
+            return graceful_complete(context.attempt)
+
+    flow = Made(Asks(), has=(go,), name="Asking")
+    await world.deploy(flow)
+    await world.start(flow, "f", None)
+    await world.until_phase("f", "Asks-1", "waiting")
+    await world.deploy(Made(A(), has=(go,), name="Asking"))
+    await world.publish("f", go, 1)
+    await world.advance(DAY)
+    described = await world.describe("f")
+    assert "the deployed code of Asking has no Step Asks" in described.problem
+    assert described.steps[0].waits_for.startswith("code of Flow type Asking that has Step Asks")
+    await world.deploy(flow)
+    assert (await world.result("f")).single_output(int) == 1
+
+
 class Needs(Step[str]):
     def __init__(self, **resources: Any) -> None:
         self.resources = StepResources(**resources)

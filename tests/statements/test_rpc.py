@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -802,3 +803,35 @@ async def test_a_call_that_its_owner_took_along_when_it_ended_had_no_effect(worl
     assert await call(world, flow.add_slowly, 1.0, request_id="r") == 1
     lost.cancel()
     assert await call(world, flow.read) == 1
+
+
+@pytest.mark.kill
+@pytest.mark.statement("D8", "C40")
+@scenario(ray=True, in_process=False)
+async def test_increments_under_one_id_each_survive_the_end_of_their_owner(world: World) -> None:
+    import ray
+
+    flow = await board(world)
+    actor = ray.get_actor((await world.describe("b")).owner)
+    owner: int = await actor.__ray_call__.remote(lambda _: os.getpid())
+    answers: list[int] = []
+
+    async def add(number: int) -> None:
+        while True:
+            try:
+                answers.append(await call(world, flow.add, 1, request_id=f"add-{number}"))
+            except DexServiceError as error:
+                if error.code not in (StatusCode.ABORTED, StatusCode.UNAVAILABLE):
+                    raise
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+    async def kill() -> None:
+        while len(answers) < 10:
+            await asyncio.sleep(0)
+        os.kill(owner, signal.SIGKILL)
+
+    await asyncio.gather(kill(), *(add(number) for number in range(40)))
+    assert sorted(answers) == list(range(1, 41))
+    assert await call(world, flow.read) == 40

@@ -1,9 +1,9 @@
 """Every question a client can ask, with its answer, and the one method that takes them.
 
-A `FlowService` is what stands behind a Client: the cluster, the in-process engine, or an HTTP connection. It has one method, so that
-routing, repeating and logging are written once. Requests that write carry a request id; `fresh` tells that the id was made for this
-very call and never sent before, which saves the service a look-up. A repeat (same id, fresh=False) has the first one's effect and answer.
-Times are seconds since the epoch (UTC), durations seconds.
+A `FlowService` is what stands behind a Client: the cluster, the in-process engine, or an HTTP connection. It has one
+method, so that routing, repeating and logging are written once. Requests that write carry a request id; `fresh` tells
+that the id was made for this very call and never sent before, which saves the service a look-up. A repeat (same id,
+fresh=False) has the first one's effect and answer. Times are seconds since the epoch (UTC), durations seconds.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class StopFlow(Request[Done], frozen=True, kw_only=True):
 
 
 class SkipTimer(Request[Done], frozen=True, kw_only=True):
-    """`step` is a Step execution; `sys:timeout_handler-1` stands for the Flow's timeout, which needs no further name."""
+    """`step` is a Step execution; `sys:timeout_handler-1` stands for the Flow's timeout, which has no other name."""
 
     answer_type = Done
     operation = "skip_timer"
@@ -396,7 +396,8 @@ class ServiceError(Exception):
 
 class FlowService(Protocol):
     async def call(self, request: Request[AnswerT]) -> AnswerT:
-        """Answers one request, or raises ServiceError. UNAVAILABLE means that the outcome is unknown: repeat with the same id."""
+        """Answers one request, or raises ServiceError. UNAVAILABLE means that the outcome is unknown: repeat with the
+        same id."""
         ...
 
     async def close(self) -> None: ...
