@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from dex.wire import service as s
 from dex.wire.service import ServiceError
-
 from dexray.engine import requests, starting
 from dexray.machine import commands, timers
 

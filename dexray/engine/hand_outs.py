@@ -19,10 +19,10 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from dex.values import reference_of
-from dex.wire.specs import FlowSpec, StepSpec
 from msgspec.structs import replace
 
+from dex.values import reference_of
+from dex.wire.specs import FlowSpec, StepSpec
 from dexray.engine.clock import LoopTime
 from dexray.engine.live import LiveFlow
 from dexray.engine.places import Places

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from dex.values import to_readable
 from dex.wire.service import GetHistory, HistoryEvent, HistoryPage, ServiceError
-
 from dexray.journal.interface import Record
 from dexray.machine.events import AnyEvent, UnreadableRecord, decode_record, kind_of
 

@@ -18,10 +18,10 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from dex.wire.service import Answer, AnyRequest, ServiceError
-from dex.wire.specs import ASYNC, RPC, DeploymentSpec, FlowSpec
 from msgspec.structs import replace
 
+from dex.wire.service import Answer, AnyRequest, ServiceError
+from dex.wire.specs import ASYNC, RPC, DeploymentSpec, FlowSpec
 from dexray.engine.alarm import Alarm
 from dexray.engine.clock import Blocking, Clock
 from dexray.engine.committer import Closed, GroupCommitter

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
+
 from dex.values import reference_of, to_readable
 from dex.wire import service as s
 from dex.wire.service import ServiceError, encode
-from msgspec.structs import replace
-
 from dexray.engine import control, starting, travel, waiters
 from dexray.engine.history import history_page
 from dexray.engine.live import LiveFlow, Lost

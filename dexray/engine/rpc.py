@@ -33,11 +33,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from dex.values import reference_of
 from dex.wire.service import InvokeRpc, RpcAnswer, ServiceError, ServiceFailure
 from dex.wire.specs import FlowSpec, RpcSpec
-from msgspec.structs import replace
-
 from dexray.engine import requests
 from dexray.engine.hand_outs import references
 from dexray.engine.live import LiveFlow, Lost

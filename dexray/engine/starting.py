@@ -28,8 +28,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from dex.wire.service import FlowConfigSpec, ServiceError, Started, StartFlow, encode
 
+from dex.wire.service import FlowConfigSpec, ServiceError, Started, StartFlow, encode
 from dexray.engine.live import LiveFlow, Lost, Pending
 from dexray.journal.interface import NewRun, RequestAnswer
 from dexray.machine import commands

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dex.wire.service import AnswerT, FlowOutcome, Request, ServiceError, StartFlow, WaitForFlow
-
 from dexray.engine.live import LiveFlow, Lost
 from dexray.engine.starting import subflow_policy
 from dexray.machine import commands

@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-from dex.wire.service import ServiceError, Started, TimeTravel, encode
 
+from dex.wire.service import ServiceError, Started, TimeTravel, encode
 from dexray.engine import requests
 from dexray.engine.live import LiveFlow, Lost, Pending
 from dexray.journal.interface import NewRun, Record, RequestAnswer

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 from dex.wire import service as s
 from dex.wire.service import ServiceError
-
 from dexray.engine import requests
 from dexray.engine.live import LiveFlow, Lost
 from dexray.machine.events import AnyEvent, StepCancelled, StepCompleted, StepFailed

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+
 from dex.values import reference_of
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {

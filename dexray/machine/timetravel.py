@@ -240,21 +240,15 @@ class Rewind:
                         (position, SetAttribute(name=name, value=value)) for name, value in event.attributes.items()
                     )
                 case RpcApplied():
-                    count, write = _rpc(event, events[index + 1 :])
-                    cut.writes.append((position, write))
-                    self._note_deletions(events[index + 1 : index + 1 + count], position + 1)
-                    index += count
-            self._note_deletions((event,), position)
+                    cut.writes.append((position, _rpc(event, events[index + 1 :])))
+            self._note_deletions(event, position)
             index += 1
 
-    def _note_deletions(self, events: Sequence[AnyEvent], position: int) -> None:
-        if not self._hard:
-            return
-        for offset, event in enumerate(events):
-            if isinstance(event, AttributesWritten):
-                for name, value in event.attributes.items():
-                    if value is None and name.partition("/")[0] in self._hard:
-                        self._last_deletion[name] = position + offset
+    def _note_deletions(self, event: AnyEvent, position: int) -> None:
+        if self._hard and isinstance(event, AttributesWritten):
+            for name, value in event.attributes.items():
+                if value is None and name.partition("/")[0] in self._hard:
+                    self._last_deletion[name] = position
 
     def _without_lost(self, position: int, write: Write) -> Write:
         """A write from outside, without values that were deleted for good afterwards."""
@@ -284,15 +278,14 @@ def _micros(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _rpc(applied: RpcApplied, following: Sequence[AnyEvent]) -> tuple[int, ApplyRpc]:
-    """How many of the events that follow are of this RPC, and the RPC that they amount to."""
+def _rpc(applied: RpcApplied, following: Sequence[AnyEvent]) -> ApplyRpc:
+    """The RPC that this event and its own among those that follow amount to."""
     by = marker(applied.name)
     attributes: dict[str, bytes | None] = {}
     deletions: list[tuple[str, str]] = []
     publications: list[tuple[str, str, bytes]] = []
     recorded: list[tuple[str, bytes]] = []
     movements: list[MovementSpec] = []
-    count = 0
     for event in following:
         match event:
             case AttributesWritten() if event.by == by:
@@ -309,7 +302,6 @@ def _rpc(applied: RpcApplied, following: Sequence[AnyEvent]) -> tuple[int, Apply
                 movements.append(MovementSpec(event.step_type, event.input, event.override))
             case _:
                 break
-        count += 1
     result = RpcSucceeded(
         output=applied.output,
         writes=Writes(
@@ -321,7 +313,7 @@ def _rpc(applied: RpcApplied, following: Sequence[AnyEvent]) -> tuple[int, Apply
         movements=tuple(movements),
         canceling=applied.canceling,
     )
-    return count, ApplyRpc(name=applied.name, request_id=applied.request_id, input=applied.input, result=result)
+    return ApplyRpc(name=applied.name, request_id=applied.request_id, input=applied.input, result=result)
 
 
 # The new run ----------------------------------------------------------------------------------------------------------
@@ -369,6 +361,7 @@ def _begin_anew(step: StepState, now: float) -> None:
     step.may_have_run = False
     step.snapshot = None
     step.locks = ()
+    step.overtaken = {}  # the run that waited for these SubFlows has started them
 
 
 def method_named(step: str, method: str) -> str:

@@ -228,7 +228,7 @@ class Client:
     def trigger_continue_as_new(self, flow_id: str) -> None:
         self._portal.call(self._client.trigger_continue_as_new, flow_id)
 
-    # Not served yet (see `dex.client_unserved`) ----------------------------------------------------------------------
+    # RPCs -------------------------------------------------------------------------------------------------------------
 
     @overload
     def invoke_rpc(
@@ -292,6 +292,8 @@ class Client:
             self._client.invoke_rpc, method, flow_id, input, run_id=run_id, options=options, request_id=request_id
         )
 
+    # Not served yet (see `dex.client_unserved`) ----------------------------------------------------------------------
+
     def write_stream(self, flow_id: str, stream: Stream[T], source: str, value: T) -> None:
         self._portal.call(self._client.write_stream, flow_id, stream, source, value)
 
@@ -320,6 +322,8 @@ class Client:
             next_page_token,
             include_continued_as_new=include_continued_as_new,
         )
+
+    # Milestones and operators -----------------------------------------------------------------------------------------
 
     def time_travel(self, flow_id: str, options: TimeTravelOptions, *, request_id: str | None = None) -> str:
         return self._portal.call(self._client.time_travel, flow_id, options, request_id=request_id)

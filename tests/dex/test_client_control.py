@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncClient,
     Attribute,
@@ -34,7 +35,6 @@ from dex import (
 )
 from dex.values import BLOB_THRESHOLD, CodecRegistry, reference_of
 from dex.wire.service import AttributeValue, Done, FlowConfigSpec, ServiceError, Started
-
 from tests.dex.scripted_service import ScriptedService, unavailable
 
 CODECS = CodecRegistry()

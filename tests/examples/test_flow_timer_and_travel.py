@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from dex import AsyncClient, FlowTimeoutPolicy, Registry, StartFlowOptions
-
 from dexray.journal import open_journal
 from dexray.testing import InProcessEngine, VirtualClock, run_virtual
 from examples.primitives import flow, milestones, time_travel, timer

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dex.values import BLOB_THRESHOLD, CodecRegistry, detach
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dex.values import BLOB_THRESHOLD, CodecRegistry, detach
 from dexray.machine.matching import OPERATORS, matches
 from tests.machine.build import examples
 

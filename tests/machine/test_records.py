@@ -47,6 +47,7 @@ SAMPLES: list[events.AnyEvent] = [
             method=method(retry=RetrySpec(attempts=2)), failure_route=FailureRoute(step_type="R", override=OVERRIDE)
         ),
         "old",
+        "parent",
     ),
     events.StepScheduled("A-1", "A", 1, "S-1", b"", "execute", "SYNC", OVERRIDE, RecoveryError("E", "d")),
     events.AttemptStarted("A-1", "execute", 2, "d1", ("x", "y"), LoadSpec(channel_maps=("m",))),
@@ -59,6 +60,9 @@ SAMPLES: list[events.AnyEvent] = [
     events.EventRecorded("A-1", "note", b"1"),
     events.WaitStarted("A-1", WAIT, (0.0, 7.5, 0.0), {"l": b"1"}),
     events.TimerFired("A-1", 1, True),
+    events.SubFlowEnded(
+        "A-1", 2, "SubFlow:flow-A-1-0", "FAILED", (Completion("B", "B-1", b"out"),), "FLOW_TIMEOUT", "late", "child-run"
+    ),
     events.ConditionsMet("A-1", (0, 1), ((0, ("m1",)), (2, ())), "ASYNC"),
     events.WaitForAbandoned("A-1", RecoveryError("E", "d", "NOT_STARTED"), "SYNC"),
     events.StepCompleted("A-1", "graceful_complete", b"out"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from dex.wire.service import FlowConfigSpec
 from dex.wire.specs import TimeoutHandlerSpec
-
 from dexray.machine import commands, timers
 from dexray.machine.events import FlowConfigUpdated, FlowTimedOut, TimerFired
 from tests.machine.build import HANDLER, Bench, all_of, any_of, go_to, method, one, step, timer, until

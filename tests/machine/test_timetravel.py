@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from dex.wire.specs import TimeoutHandlerSpec
 
+from dex.wire.specs import TimeoutHandlerSpec
 from dexray.machine import commands
 from dexray.machine.commands import ApplyRpc
 from dexray.machine.events import AnyEvent, AttemptStarted, FlowForked, RpcApplied, decode_record
@@ -159,6 +160,16 @@ def test_a_type_is_entered_at_its_first_execution_and_that_ones_first_method() -
 
 
 @pytest.mark.statement("C52")
+def test_a_type_is_entered_at_the_first_that_was_pending_not_at_the_first_that_began() -> None:
+    bench = Bench(*STEPS).start()
+    bench.succeed("A-1", go_to("C", "C"))
+    bench.succeed("C-2", dead_end(), attributes={"x": b"1"})
+    bench.hand_out("C-1")
+    new = travel(bench, of_type("C"))
+    assert (new.open, new.flow.state.attributes) == (["C-1"], {"x": b"1"})
+
+
+@pytest.mark.statement("C52")
 def test_the_second_execution_of_a_type_is_not_the_first() -> None:
     bench = journey()
     bench.succeed("C-1", go_to("B"))
@@ -219,6 +230,19 @@ def test_a_time_is_compared_to_the_microsecond_which_a_datetime_can_name() -> No
     assert find(records_of(bench), at_time(NOON + 0.123466)).seq == 2
     with pytest.raises(NoSuchPoint, match="nothing happened"):
         find(records_of(bench), at_time(NOON + 0.123467))
+
+
+def as_datetime(at: float) -> float:
+    return datetime.fromtimestamp(at, UTC).timestamp()
+
+
+@pytest.mark.statement("C52")
+def test_the_time_that_a_history_shows_finds_its_event_even_if_it_was_rounded_up() -> None:
+    at = next(at for at in (NOON + ticks * 2.4e-7 for ticks in range(1, 50)) if as_datetime(at) > at)
+    bench = Bench(*STEPS).start()
+    bench.now = at
+    bench.set("x", b"1")
+    assert find(records_of(bench), at_time(as_datetime(at))).seq == 2
 
 
 @pytest.mark.statement("C52")
@@ -350,6 +374,19 @@ def test_what_came_before_the_point_comes_once() -> None:
     bench.publish("box", b"m2")
     assert travel(bench, before("A-1")).queue("box") == [b"m1", b"m2"]
     assert travel(bench, before("A-1"), skip_writes=True).queue("box") == [b"m1"]
+
+
+@pytest.mark.statement("C53")
+def test_what_came_before_the_point_in_its_own_record_comes_once() -> None:
+    bench = Bench(*STEPS).start()
+    bench.publish("box", b"m1")
+    bench.hand_out("A-1")
+    bench.publish("box", b"m2")
+    (at, start), *others = records_of(bench)
+    together = [(at, start), (at, [event for _, events in others for event in events])]
+    cut = find(together, before("A-1"))
+    assert (cut.seq, cut.index) == (2, 1)
+    assert fork(bench, cut).queue("box") == [b"m1", b"m2"]
 
 
 @pytest.mark.statement("C53")
@@ -522,6 +559,9 @@ def test_a_past_that_begins_with_a_fork_has_no_beginning() -> None:
     with pytest.raises(NoSuchPoint, match="is not kept any more"):
         find(records_of(new), BEGINNING)
     assert find(records_of(new), before("B-1")).seq == 1, "what the fork began with can be entered"
+    waiting = fork(old, find(records_of(old), at_time(NOON + 3)), skip_writes=True)
+    with pytest.raises(NoSuchPoint, match="wait_for of Step execution B-1 was never pending"):
+        find(records_of(waiting), before("B-1", "wait_for"))
 
 
 def test_a_heartbeat_is_a_checkpoint_of_its_attempt_alone() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from dex import Flow, FlowResult, HistoryEvent, PersistenceSchema, Step, StepList
-
 from tests.world import World
 
 

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     Attribute,
@@ -26,7 +27,6 @@ from dex import (
     graceful_complete,
     heartbeat,
 )
-
 from tests.statements.kit import Made, events, note_down, steps_of
 from tests.world import World, scenario
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     Channel,
@@ -29,7 +30,6 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-
 from tests.statements.kit import Made, events, outputs, steps_of
 from tests.world import World, scenario
 

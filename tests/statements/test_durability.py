@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     Channel,
@@ -25,7 +26,6 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-
 from dexray.machine.events import AttemptStarted, StepCompleted, decode_record
 from tests.statements.kit import Made, events
 from tests.statements.test_timeouts import A, Does, every, seconds

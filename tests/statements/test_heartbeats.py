@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from dex import AsyncContext, StepDecision, graceful_complete
 
+from dex import AsyncContext, StepDecision, graceful_complete
 from tests.statements.kit import Made, events
 from tests.statements.test_timeouts import DAY, ONCE, Does, every, seconds
 from tests.world import World, scenario

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncClient,
     AsyncContext,
@@ -30,7 +31,6 @@ from dex import (
     go_to,
     graceful_complete,
 )
-
 from tests.statements.kit import Made, events, note_down, outputs
 from tests.world import World, ray_database, scenario
 

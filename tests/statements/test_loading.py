@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from dex import (
     Attribute,
     AttributeMap,
@@ -24,7 +25,6 @@ from dex import (
     go_to,
     graceful_complete,
 )
-
 from tests.statements.kit import Made, events
 from tests.world import InProcessWorld, World, scenario
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from dex import (
     Channel,
     Context,
@@ -18,7 +19,6 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-
 from tests.statements.kit import Made, outputs
 from tests.world import World, scenario
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import pytest
+
 from dex import (
     AsyncContext,
     Attribute,
@@ -29,7 +30,6 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-
 from tests.statements.kit import Made, events, outputs, steps_of
 from tests.statements.test_loading import returned_attempt
 from tests.world import World, scenario

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     Attribute,
@@ -44,7 +45,6 @@ from dex import (
     rpc,
 )
 from dex.values import BLOB_THRESHOLD
-
 from dexray.engine.waiters import LINGER
 from tests.statements.kit import Made
 from tests.world import InProcessWorld, World, scenario
@@ -75,6 +75,8 @@ class Work(Step[str]):
                 return go_to(Work, "").with_canceling_steps(Idle)
             case "split", _, _:
                 return go_to_many(StepMovement.of(Work, ""), StepMovement.of(Idle, ""))
+            case "sweep", _, _:
+                return force_complete().with_canceling_steps(Idle)
             case "fail", _, _:
                 return go_to_many(StepMovement.of(Work, ""), StepMovement.of(Fails, ""))
             case "set", _, number:
@@ -231,6 +233,18 @@ async def test_the_last_step_is_told_although_its_flow_closes_with_it(world: Wor
     with under_way(step_wait(world, "f", FIRST)) as waiting:
         await settle(world)
         await world.publish("f", orders, "complete")
+        await waiting
+    assert (await world.result("f")).status is FlowStatus.COMPLETED
+
+
+@pytest.mark.statement("C44", "C46")
+@scenario()
+async def test_a_step_that_was_canceled_by_the_last_one_is_over(world: World) -> None:
+    await open_shop(world)
+    await world.publish("f", orders, "split")
+    with under_way(step_wait(world, "f", StepExecutionId(Idle))) as waiting:
+        await world.until_phase("f", "Idle-1", "waiting")
+        await world.publish("f", orders, "sweep")
         await waiting
     assert (await world.result("f")).status is FlowStatus.COMPLETED
 
@@ -452,6 +466,23 @@ async def test_a_value_that_came_while_the_client_was_away_is_told_when_it_is_ba
         assert await again == 5
     with pytest.raises(LongPollTimeoutError):
         await client.wait_for_attribute_match(flow_id, level, fits, attribute_options(request_id="other", timeout=1))
+
+
+@pytest.mark.statement("C47")
+@scenario()
+async def test_a_wait_that_somebody_came_back_to_is_kept_for_as_long_as_they_stay(world: World) -> None:
+    await open_shop(world)
+    client, flow_id, fits = world.client, world.id("f"), AttributeMatch.equal_to(5)
+    with pytest.raises(LongPollTimeoutError):
+        await client.wait_for_attribute_match(flow_id, level, fits, attribute_options(request_id="mine", timeout=1))
+    await world.advance(LINGER - 10)
+    with under_way(
+        client.wait_for_attribute_match(flow_id, level, fits, attribute_options(request_id="mine"))
+    ) as waiting:
+        await world.advance(20)
+        await client.set_attribute(flow_id, level, 5)
+        await client.set_attribute(flow_id, level, 6)
+        assert await asyncio.wait_for(waiting, 1) == 5
 
 
 @pytest.mark.statement("C47")

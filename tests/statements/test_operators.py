@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncClient,
     Channel,
@@ -31,7 +32,6 @@ from dex import (
     go_to,
     graceful_complete,
 )
-
 from tests.statements.kit import Made, events
 from tests.world import World, scenario
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+
 from dex import (
     AsyncContext,
     Context,
@@ -22,7 +23,6 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-
 from tests.statements.kit import Made, events, outputs
 from tests.world import World, scenario
 

@@ -8,6 +8,7 @@ import sqlite3
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     Attribute,
@@ -28,7 +29,6 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-
 from dexray.machine.events import AttemptStarted, decode_record
 from dexray.protocol.attempts import AttemptTask
 from tests.statements.kit import Made, events, steps_of

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     AttemptProgress,
@@ -28,7 +29,6 @@ from dex import (
     graceful_complete,
     retry_after,
 )
-
 from tests.statements.kit import Made, events, outputs, steps_of
 from tests.world import World, scenario
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
+
 from dex import (
     AsyncClient,
     AsyncContext,
@@ -47,7 +48,6 @@ from dex import (
     rpc,
 )
 from dex.values import BLOB_THRESHOLD
-
 from tests.statements.kit import events
 from tests.world import InProcessWorld, World, scenario
 
@@ -815,6 +815,7 @@ async def test_increments_under_one_id_each_survive_the_end_of_their_owner(world
     actor = ray.get_actor((await world.describe("b")).owner)
     owner: int = await actor.__ray_call__.remote(lambda _: os.getpid())
     answers: list[int] = []
+    under_way = asyncio.Event()
 
     async def add(number: int) -> None:
         while True:
@@ -825,11 +826,12 @@ async def test_increments_under_one_id_each_survive_the_end_of_their_owner(world
                     raise
                 await asyncio.sleep(0.01)
             else:
+                if len(answers) == 10:
+                    under_way.set()
                 return
 
     async def kill() -> None:
-        while len(answers) < 10:
-            await asyncio.sleep(0)
+        await under_way.wait()
         os.kill(owner, signal.SIGKILL)
 
     await asyncio.gather(kill(), *(add(number) for number in range(40)))

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     Attribute,
@@ -36,7 +37,6 @@ from dex import (
     graceful_complete,
 )
 from dex.wire.service import ServiceError, StartFlow
-
 from tests.statements.kit import Made, events, outputs
 from tests.world import InProcessWorld, World, scenario
 

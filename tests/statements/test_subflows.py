@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     Attribute,
     Channel,
@@ -22,6 +23,7 @@ from dex import (
     StartFlowOptions,
     Step,
     StepDecision,
+    StepExecutionId,
     StepList,
     StepMovement,
     StopFlowOptions,
@@ -30,6 +32,9 @@ from dex import (
     SubFlowOptions,
     SubFlowReusePolicy,
     Timer,
+    TimeTravelOptions,
+    TimeTravelStepMethod,
+    TimeTravelType,
     Wait,
     dead_end,
     force_complete,
@@ -40,7 +45,6 @@ from dex import (
 )
 from dex.values import BLOB_THRESHOLD
 from dex.wait import Condition
-
 from tests.statements.kit import Made, events
 from tests.world import InProcessWorld, World, scenario
 
@@ -618,6 +622,51 @@ async def test_a_parent_that_runs_again_finds_its_child_by_the_reuse_policy(
     world: World, policy: str, first: str, expected: tuple[str, str]
 ) -> None:
     assert await run_twice(world, SubFlowReusePolicy[policy], first) == expected
+
+
+@scenario()
+async def test_time_travel_to_an_execute_leaves_the_children_of_its_wait_alone(world: World) -> None:
+    class Loser(AskHolding):
+        options = SubFlowOptions(reuse_policy=SubFlowReusePolicy.ALWAYS_RESTART)
+
+        def wait_for(self, context: Context, input: Any) -> Wait:
+            return Wait.any_of(*super().wait_for(context, input).conditions, seconds(5))
+
+    parent = Made(Loser())
+    await world.deploy(parent, HOLDING)
+    await world.start(parent, "p")
+    child = child_of(world, "p", "Loser-1")
+    await world.result("p")
+    run_id = (await world.client.describe(child)).run_id
+    point = TimeTravelOptions(
+        TimeTravelType.STEP_EXECUTION_ID,
+        step_execution_id=StepExecutionId(Loser, 1),
+        step_method=TimeTravelStepMethod.EXECUTE,
+    )
+    await world.client.time_travel(world.id("p"), point)
+    assert (await world.result("p")).single_output(list) == [[child, "RUNNING", ""]]
+    await world.advance(60)
+    described = await world.client.describe(child)
+    assert (described.status, described.run_id) == ("RUNNING", run_id)
+
+
+@scenario()
+async def test_time_travel_into_an_open_wait_goes_on_with_its_children(world: World) -> None:
+    parent = Made(AskHolding())
+    await world.deploy(parent, HOLDING)
+    await world.start(parent, "p")
+    child = child_of(world, "p", "AskHolding-1")
+    await until_child(world, child)
+    await world.advance(10)
+    await world.client.publish(child, go, "x")
+    first = await world.result("p")
+    (started,) = await events(world, "p", "WaitStarted")
+    point = TimeTravelOptions(
+        TimeTravelType.HISTORY_EVENT_TIME, history_event_time=datetime.fromtimestamp(started.at + 1, UTC)
+    )
+    await world.client.time_travel(world.id("p"), point)
+    assert (await world.result("p")).single_output(list) == first.single_output(list)
+    assert "SubFlowEnded" in await world.kinds("p")
 
 
 # Crashes --------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     Attribute,
@@ -44,7 +45,6 @@ from dex import (
     rpc,
 )
 from dex.values import BLOB_THRESHOLD
-
 from tests.statements.kit import Made, events, note_down, noted_down, outputs
 from tests.world import InProcessWorld, World, scenario
 
@@ -253,8 +253,12 @@ async def test_an_unknown_flow_has_no_past(world: World) -> None:
 @scenario()
 async def test_a_flow_can_travel_again_and_again_and_back_beyond_an_earlier_fork(world: World) -> None:
     await journey(world, "m")
+    second = await travelled(world, before(Second))
+    await world.result("f")
     await travelled(world, before(Second))
     await world.result("f")
+    (fork,) = await events(world, "f", "FlowForked")
+    assert fork.data["base_run"] == second, "what the second run undid of the first is not in its past"
     third = await travelled(world, BEGINNING)
     await world.result("f")
     assert (await events(world, "f", "AttemptStarted"))[0].step_execution_id == "First-1"
@@ -497,6 +501,10 @@ async def test_the_new_run_is_the_same_flow_as_far_as_starts_are_concerned(world
     await world.start(flow, "f", "in", options)
     new = await travelled(world, BEGINNING)
     assert await world.start(flow, "f", "in", options) == new
+    assert isinstance(world, InProcessWorld)
+    row = world.journal().current_run(world.id("f"))
+    assert row is not None
+    assert (row.run_id, row.request_id) == (new, "same")
 
 
 # Once, and durable ----------------------------------------------------------------------------------------------------

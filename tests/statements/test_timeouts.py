@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     Attribute,
@@ -26,7 +27,6 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-
 from tests.statements.kit import Made, events, steps_of
 from tests.world import World, scenario
 

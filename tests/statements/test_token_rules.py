@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     Attribute,
@@ -22,7 +23,6 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-
 from tests.statements.kit import Made, events
 from tests.world import World, scenario
 

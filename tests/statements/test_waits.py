@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     Channel,
     ChannelMap,
@@ -29,7 +30,6 @@ from dex import (
     go_to_many,
     graceful_complete,
 )
-
 from tests.statements.kit import Made, outputs, steps_of
 from tests.world import World, scenario
 
