@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+
 from dex import AsyncClient, Channel, ChannelMap, Flow, FlowResult, Registry, StartFlowOptions
 from dex.wire.service import FlowDescription, HistoryEvent
 from dex.wire.specs import MethodSpec
-from msgspec.structs import replace
-
 from dexray.engine import HostSettings
 from dexray.journal import open_journal
 from dexray.journal.interface import Journal

@@ -3,7 +3,8 @@
     runner      the stages of one attempt: resolve, decode, call, conclude (`run_sync`, `run_async`)
     context     the Context that a handler sees
     runtime     the snapshot and the staged writes behind it
-    results     a Wait or a StepDecision, checked and encoded
+    results     a Wait, a StepDecision or an RPCResult, checked and encoded
+    rpcs        which RPC a task is about
     failures    whatever was raised, as data
     reporter    what an attempt tells the outside while it runs
     code        a Registry packed for workers, and loaded there (`blame`: what could not be packed)

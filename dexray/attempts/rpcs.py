@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dex.definitions import FlowDefinition, RpcDefinition
-
 from dexray.protocol.attempts import AttemptTask
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from msgspec.structs import replace
+
 from dex.definitions import FlowDefinition
 from dex.durations import whole_seconds
 from dex.errors import FlowDefinitionError, InvalidStepResultError, ValueMappingError
@@ -15,8 +17,6 @@ from dex.results import FlowErrorType, FlowResult, FlowStatus, StepCompletion
 from dex.subflow import SubFlowOptions, SubFlowReusePolicy
 from dex.values import CodecRegistry, attach, detach
 from dex.wait import SubFlowCondition
-from msgspec.structs import replace
-
 from dexray.protocol.attempts import AttemptTask, ConditionResult
 from dexray.protocol.subflows import SubFlowSpec, subflow_id
 

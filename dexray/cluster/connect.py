@@ -26,10 +26,10 @@ from typing import Any, Self
 
 import msgspec
 import ray
-from dex import AsyncClient, Client, ClientOptions, DexServiceError, FlowDefinitionError, Registry, StatusCode
-from dex.wire.service import AnswerT, FlowService, Request
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
+from dex import AsyncClient, Client, ClientOptions, DexServiceError, FlowDefinitionError, Registry, StatusCode
+from dex.wire.service import AnswerT, FlowService, Request
 from dexray.attempts import pack_registry
 from dexray.cluster.protocol import BadCode, ClusterView, EngineConfig, Failed, Ok, decode_reply, decode_view
 from dexray.cluster.ray_session import Stay, session

@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 import msgspec
 import ray
-from dex.wire.service import ServiceFailure
-from dex.wire.specs import DeploymentSpec
 from msgspec.structs import replace
 from ray.exceptions import RayActorError
 
+from dex.wire.service import ServiceFailure
+from dex.wire.specs import DeploymentSpec
 from dexray.cluster import lease as leases
 from dexray.cluster.code_check import why_not_loadable
 from dexray.cluster.flow_actor import FlowActor

@@ -16,10 +16,10 @@ from functools import partial
 
 import msgspec
 import ray
-from dex.wire.service import ServiceError, ServiceFailure, decode_request, encode
-from dex.wire.specs import DeploymentSpec
 from msgspec.structs import replace
 
+from dex.wire.service import ServiceError, ServiceFailure, decode_request, encode
+from dex.wire.specs import DeploymentSpec
 from dexray.attempts.ids import message_id
 from dexray.cluster.code_store import CodeStore
 from dexray.cluster.protocol import ActorLoad, Elsewhere, EngineConfig, Failed, Ok

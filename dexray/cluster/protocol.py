@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from dex.wire.service import ServiceFailure
 from msgspec import Struct
+
+from dex.wire.service import ServiceFailure
 
 DIRECTORY = "dexray-directory"
 

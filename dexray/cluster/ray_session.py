@@ -35,9 +35,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
-from dex import DexServiceError, StatusCode
 from ray.exceptions import RayError
 
+from dex import DexServiceError, StatusCode
 from dexray.settings import Settings
 
 if TYPE_CHECKING:

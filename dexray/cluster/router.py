@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import ray
-from dex.wire.service import AnswerT, Request, ServiceError, WaitForFlow
 from msgspec.structs import replace
 from ray.exceptions import RayError
 
+from dex.wire.service import AnswerT, Request, ServiceError, WaitForFlow
 from dexray.cluster.protocol import DIRECTORY, ClusterView, Ok, Reply, decode_reply, decode_view
 from dexray.cluster.service import ClusterService
 

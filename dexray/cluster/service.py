@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 import ray
-from dex.wire.service import AnswerT, Request, ServiceError, StartFlow, decode_answer, encode
 from ray.exceptions import RayActorError, RayError
 
+from dex.wire.service import AnswerT, Request, ServiceError, StartFlow, decode_answer, encode
 from dexray.cluster.protocol import (
     DIRECTORY,
     ActorLoad,

@@ -230,7 +230,7 @@ class SubFlows:
         result = SubFlowResult(
             outcome.status, outcome.run_id, outcome.completions, outcome.error_type, outcome.error_message
         )
-        command = commands.EndSubFlow(step=child.step, index=index, result=result)
+        command = commands.EndSubFlow(step=child.step, number=child.wanted.number, index=index, result=result)
         turn = self._host.execute(live, command, sync=False)
         if turn is not None and turn.events and outcome.blobs:
             live.pending.blobs.update(outcome.blobs)

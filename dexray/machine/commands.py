@@ -69,9 +69,10 @@ class FinishAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndSubFlow:
-    """A child has closed that the wait of a Step asked for. `index` is the place of its condition in the wait."""
+    """A child has closed that the wait of a Step asked for: its `number`-th SubFlow, which is condition `index`."""
 
     step: str
+    number: int
     index: int
     result: SubFlowResult
 

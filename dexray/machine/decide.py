@@ -80,7 +80,7 @@ def _stop(turn: Turn, command: commands.Stop) -> None:
 
 
 def _end_subflow(turn: Turn, command: commands.EndSubFlow) -> None:
-    subflows.end(turn, command.step, command.index, command.result)
+    subflows.end(turn, command)
 
 
 def _apply_rpc(turn: Turn, command: commands.ApplyRpc) -> None:

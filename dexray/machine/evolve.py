@@ -202,6 +202,7 @@ def _subflow_ended(flow: Flow, event: e.SubFlowEnded, at: float) -> None:
     flow.state.steps[event.step].ended[event.index] = SubFlowResult(
         event.status, event.run_id, event.completions, event.error_type, event.error_message
     )
+    flow.index.parents[event.step] -= 1
 
 
 def _conditions_met(flow: Flow, event: e.ConditionsMet, at: float) -> None:

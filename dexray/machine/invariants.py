@@ -77,10 +77,11 @@ def check_all(flow: Flow) -> None:
             _require(lock not in held, flow, f"{lock} is locked by {held.get(lock)} and {step_id}")
             held[lock] = step_id
         if step.phase == WAITING and step.wait is not None:
+            children = sum(condition.kind == "subflow" for condition in step.wait.conditions)
             _require(
-                (step_id in index.parents) == any(condition.kind == "subflow" for condition in step.wait.conditions),
+                index.parents.get(step_id) == (children - len(step.ended) if children else None),
                 flow,
-                f"{step_id} waits for SubFlows, or not, and is known otherwise",
+                f"{step_id} waits for SubFlows: {children}, ended {len(step.ended)}, known {index.parents}",
             )
             _require(
                 all(step.wait.conditions[ended].kind == "subflow" for ended in step.ended),

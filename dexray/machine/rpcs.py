@@ -20,7 +20,6 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from dex.wire.specs import RPC, FlowSpec, LoadSpec, RpcSpec
-
 from dexray.machine import steps
 from dexray.machine.commands import ApplyRpc
 from dexray.machine.events import RpcApplied

@@ -127,7 +127,7 @@ class Indexes:
         self.locks: dict[str, str] = {}  # lock -> the Step that holds it
         self.rpc_locks: dict[str, str] = {}  # lock -> the RPC that holds it; RPCs live in memory alone, and so do these
         self.waiters: dict[str, dict[str, None]] = {}  # Channel -> Steps with a condition on it, oldest first
-        self.parents: dict[str, None] = {}  # Steps that wait, among other things, for SubFlows
+        self.parents: dict[str, int] = {}  # Steps that wait for SubFlows, and how many of these have not ended
         self.due: list[
             tuple[float, str, str, int]
         ] = []  # heap of (time, step, kind, index or attempt); may hold stale ones
@@ -210,7 +210,7 @@ def index_wait(index: Indexes, step: StepState) -> None:
         if condition.kind == "channel":
             index.waiters.setdefault(condition.channel, {})[step.id] = None
         elif condition.kind == "subflow":
-            index.parents[step.id] = None
+            index.parents[step.id] = index.parents.get(step.id, 0) + (position not in step.ended)
         elif condition.kind == "timer" and position not in step.fired:
             heapq.heappush(index.due, (step.due[position], step.id, "timer", position))
 

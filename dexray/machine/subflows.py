@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dexray.machine.commands import EndSubFlow
 from dexray.machine.conditions import evaluate
 from dexray.machine.events import SubFlowEnded
 from dexray.machine.state import WAITING, StepState
 from dexray.machine.turn import Turn
 from dexray.protocol.attempts import WaitSpec
-from dexray.protocol.subflows import SubFlowResult, SubFlowSpec, subflow_id
+from dexray.protocol.subflows import SubFlowSpec, subflow_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +52,18 @@ def wanted(step: StepState) -> list[Wanted]:
     return [Wanted(number, spec, None) for number, spec in step.overtaken.items()]
 
 
-def end(turn: Turn, step_id: str, index: int, result: SubFlowResult) -> None:
-    step = turn.state.steps.get(step_id)
-    if step is None or step.phase != WAITING or step.wait is None or index in step.ended:
+def end(turn: Turn, command: EndSubFlow) -> None:
+    step = turn.state.steps.get(command.step)
+    if step is None or step.phase != WAITING or step.wait is None or command.index in step.ended:
         return
-    child = next((number for at, number, _ in in_wait(step.wait) if at == index), None)
-    if child is None:
+    if step.wait.conditions[command.index].kind != "subflow":
         return
+    result = command.result
     turn.emit(
         SubFlowEnded(
-            step_id,
-            index,
-            subflow_id(turn.state.flow_id, step_id, child),
+            step.id,
+            command.index,
+            subflow_id(turn.state.flow_id, step.id, command.number),
             result.status,
             result.completions,
             result.error_type,
@@ -70,4 +71,6 @@ def end(turn: Turn, step_id: str, index: int, result: SubFlowResult) -> None:
             result.run_id,
         )
     )
-    evaluate(turn, step)
+    # A wait for very many is not looked at in full each time that one of them ends.
+    if step.wait.kind != "all_of" or not turn.flow.index.parents[step.id]:
+        evaluate(turn, step)

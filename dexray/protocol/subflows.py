@@ -7,9 +7,10 @@ one and the same child.
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from dex.wire.service import Completion, FlowConfigSpec
 from dex.wire.specs import TimeoutHandlerSpec
-from msgspec import Struct
 
 RUNNING = "RUNNING"
 

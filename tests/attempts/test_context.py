@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+
 from dex.context import AttemptProgress, RecoveryErrorInfo
 from dex.decision import graceful_complete
 from dex.wait import Wait
-
 from dexray.protocol.attempts import RecoveryError
 from tests.attempts import shop
 from tests.attempts.build import RecordingReporter, executed, failed, payload, task_for, value_of, waited

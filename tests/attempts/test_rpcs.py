@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncContext,
     Attribute,
@@ -26,7 +27,6 @@ from dex import (
 )
 from dex.errors import AttributeMapNotLoadedError, ChannelMessagesNotLoadedError
 from dex.values import BLOB_THRESHOLD, attach
-
 from dexray.attempts.runner import run_async, run_sync
 from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptReturned, AttemptTask, RpcSucceeded
 from tests.attempts.build import STARTED_AT, RecordingReporter, payload, value_of

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     Attribute,
     AttributeMap,
@@ -33,7 +34,6 @@ from dex import (
 )
 from dex.values import BLOB_THRESHOLD, attach, reference_of
 from dex.wait import Condition, ConditionCombination
-
 from dexray.protocol.attempts import INVALID_RESULT, ConditionResult, WaitForSucceeded
 from dexray.protocol.subflows import SubFlowSpec
 from tests.attempts.build import executed, failed, payload, task_for, value_of, waited
@@ -236,7 +236,7 @@ def test_a_start_delay_of_zero_is_accepted() -> None:
 
 
 def test_an_input_that_the_subflow_does_not_take_is_refused() -> None:
-    failure = failed(REGISTRY, asking(SubFlow.run(CHILD, 5)))  # type: ignore[arg-type]
+    failure = failed(REGISTRY, asking(SubFlow.run(CHILD, 5)))  # type: ignore[misc]
     assert "input of SubFlow 'Child'" in failure.detail
 
 

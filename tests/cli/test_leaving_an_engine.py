@@ -54,7 +54,8 @@ def test_ctrl_c_does_not_cut_the_closing_short_and_works_again_after_it(opened: 
         closed_inside = opened[0].closed
     assert (closed_inside, opened[0].closed) == (False, True)
     assert signal.getsignal(signal.SIGINT) is before
-    assert opened[0].arguments == {"database": "flows.db", "address": "local", "namespace": "ns"}
+    held = {"hold": True} if what == "open_service" else {}  # started to be asked, it starts no attempts
+    assert opened[0].arguments == {"database": "flows.db", "address": "local", "namespace": "ns", **held}
 
 
 @pytest.mark.parametrize("what", ["connect", "open_service"])

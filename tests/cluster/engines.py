@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import ray
-from dex import Client, Registry
 
 import dexray
+from dex import Client, Registry
 from dexray.cluster.protocol import DIRECTORY, ActorLoad, ClusterView, Ok, decode_reply, decode_view, flow_actor_name
 from tests.world import ray_database
 

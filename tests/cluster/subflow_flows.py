@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 
 from dex import Context, Flow, Step, StepDecision, StepList, SubFlow, Wait, go_to, graceful_complete
-
 from tests.cluster.kill_flows import Job, leave_line
 
 ROUNDS = 3

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 import pytest
+
 from dex import (
     AsyncClient,
     AsyncContext,
@@ -35,7 +36,6 @@ from dex import (
     go_to,
     graceful_complete,
 )
-
 from tests.world import World, scenario
 
 MIB = 1024 * 1024

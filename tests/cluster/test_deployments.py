@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+import dexray
 from dex import (
     Client,
     Context,
@@ -25,8 +27,6 @@ from dex import (
     StepList,
     graceful_complete,
 )
-
-import dexray
 from dexray.journal import open_journal
 from tests.cluster.connect_flows import Work, echo, gate, go, registry, slow
 from tests.cluster.engines import Engines

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import ray
+
 from dex import (
     AsyncContext,
     Attribute,
@@ -34,7 +35,6 @@ from dex import (
     graceful_complete,
     heartbeat,
 )
-
 from tests.statements.kit import Made, events
 from tests.statements.test_timeouts import ONCE, every, seconds
 from tests.world import World, scenario
@@ -91,9 +91,9 @@ class Recovers(Step[str]):
 
 
 class Hung(Step[str]):
-    """Hangs for `lasts` seconds, then tells so and returns: a zombie by then. Its input is a folder for its files."""
+    """Hangs for `lasts` seconds, then writes when that was and returns: a zombie by then. Its input is a folder."""
 
-    lasts = 4.0
+    lasts = 6.0
 
     def get_step_options(self) -> StepOptions:
         options = StepOptions(execute_method_timeout=seconds(1), execute_retry=ONCE)
@@ -105,7 +105,7 @@ class Hung(Step[str]):
 
     def end(self, context: Context, input: str) -> StepDecision:
         note.set(context, "by a zombie")
-        write(f"{input}/{type(self).__name__}", "ended")
+        write(f"{input}/{type(self).__name__}", str(time.time()))
         return graceful_complete("by a zombie")
 
     def hang(self) -> None:
@@ -163,8 +163,9 @@ async def test_a_handler_that_hangs_is_out_of_time_and_its_late_result_is_refuse
     for name in flows:
         result = await world.result(name)
         assert (name, result.single_output(list)) == (name, ["METHOD_TIMEOUT", "NOT_COMPLETED"])
-    for name in flows:
-        assert await text_of(world, world.file(name)) == "ended"
+    for name in flows:  # the owner did not wait for the handler to come back
+        (failed,) = await events(world, name, "AttemptFailed")
+        assert failed.at < float(await text_of(world, world.file(name))), name
     await all_cpus_are_free(world)
     for name in flows:
         assert await world.client.get_attribute(world.id(name), note) is None

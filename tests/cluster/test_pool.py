@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dex import Client
 
 import dexray
+from dex import Client
 from dexray.journal import open_journal
 from tests.cluster.connect_flows import Work, echo, gate, go, registry, slow
 from tests.cluster.engines import Engines

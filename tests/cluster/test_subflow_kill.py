@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import ray
-from dex import Client, Registry
 
 import dexray
+from dex import Client, Registry
 from dexray.cluster.protocol import ActorLoad, flow_actor_name
 from tests.cluster.kill_flows import Job
 from tests.cluster.subflow_flows import EXPECTED, GATHERING, LABORING, ROUNDS, WIDTH, Plan
@@ -45,8 +46,9 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def kill_flow_actor(index: int) -> None:
-    actor = ray.get_actor(flow_actor_name(index), namespace=NAMESPACE)
-    load = msgspec.msgpack.decode(ray.get(actor.load.remote(), timeout=60), type=ActorLoad)
+    actor: Any = ray.get_actor(flow_actor_name(index), namespace=NAMESPACE)
+    reply: Any = ray.get(actor.load.remote(), timeout=60)
+    load = msgspec.msgpack.decode(reply, type=ActorLoad)
     os.kill(load.pid, signal.SIGKILL)
 
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncClient,
     AsyncContext,
@@ -34,7 +35,6 @@ from dex import (
 from dex.client_calls import ServiceCaller
 from dex.values import BLOB_THRESHOLD, CodecRegistry, detach
 from dex.wire.service import RpcAnswer, ServiceError, ServiceFailure
-
 from tests.dex.scripted_service import ScriptedService, VirtualTime, unavailable
 
 count = Attribute("count", int)

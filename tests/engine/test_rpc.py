@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+
 from dex.wire import service as s
 from dex.wire.service import ServiceError
 from dex.wire.specs import FlowSpec, LoadSpec, RpcSpec
-from msgspec.structs import replace
-
 from dexray.protocol.attempts import AttemptReturned, AttemptTask, MovementSpec, RpcSucceeded, Writes
 from tests.engine.faulty import give_up
 from tests.engine.rig import Machine, Rig, by_step, code_of, failed, settle, virtual, with_channels

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dex import (
     AsyncClient,
     Context,
@@ -27,7 +28,6 @@ from dex import (
 )
 from dex.wire import service as s
 from dex.wire.service import AnswerT, Request, ServiceError, StartFlow
-
 from dexray.engine import NotMine
 from dexray.engine.starting import subflow_policy
 from dexray.journal import open_journal

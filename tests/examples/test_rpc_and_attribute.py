@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from dex import Client, FlowStatus, Registry
-
 from dexray.engine import LoopClock
 from dexray.journal import open_journal
 from dexray.testing import InProcessEngine

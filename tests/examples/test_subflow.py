@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from dex import AsyncClient, FlowStatus
 
+from dex import AsyncClient, FlowStatus
 from dexray.journal import open_journal
 from dexray.testing import InProcessEngine, VirtualClock, run_virtual
 from examples.primitives.subflow import DEMO, Carrier, Parcel, parcel_flow, registry

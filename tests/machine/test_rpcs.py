@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dex.wire.specs import LoadSpec, ResourceSpec, RpcSpec
 
+from dex.wire.specs import LoadSpec, ResourceSpec, RpcSpec
 from dexray.machine import commands, events, locks, rpcs
 from dexray.machine.rpcs import Refusal
 from dexray.machine.state import take_snapshot

@@ -91,7 +91,7 @@ async def test_a_slot_is_reserved_then_the_start_is_recorded_then_the_task_is_se
         look("run")
         run(task)
 
-    attempts.reserve = looks_and_reserves  # type: ignore[method-assign]
+    attempts.reserve = looks_and_reserves  # type: ignore[method-assign, assignment]
     attempts.run = looks_and_runs  # type: ignore[method-assign]
     await world.start(flow, "f", None)
     await world.result("f")

@@ -109,11 +109,7 @@ class Report(Step[Any]):
         found = []
         for index in range(self.count):
             result = SubFlow.get_condition_results(context, index)
-            last = (
-                str(result.single_output(Any))  # type: ignore[arg-type]
-                if result.status is FlowStatus.COMPLETED
-                else result.error_message
-            )
+            last = str(result.single_output(Any)) if result.status is FlowStatus.COMPLETED else result.error_message
             found.append([SubFlow.get_flow_id(context, index), result.status.name, last])
         return found
 
