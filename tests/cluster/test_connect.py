@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.notebook import CellFailed, Notebook
+from tests.cluster.notebook import CellFailed, Notebook, title_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(200)]
 
@@ -248,9 +249,7 @@ def test_it_ends_with_its_last_client_and_the_next_program_goes_on(home: Path) -
 
 def wait_alone(notebook: Notebook, timeout: float = 10.0) -> None:
     """Until the notebook's process is the last of its family."""
-    import time
-
     deadline = time.monotonic() + timeout
     while len(notebook.family()) > 1:
-        assert time.monotonic() < deadline, [" ".join(process.cmdline())[:80] for process in notebook.family()]
+        assert time.monotonic() < deadline, [title_of(process) for process in notebook.family()]
         time.sleep(0.05)

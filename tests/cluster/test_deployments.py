@@ -288,7 +288,7 @@ class TestTheNextCluster:
             script.unlink()
             for process in program.family():
                 process.kill()
-            program.wait_gone()
+            program.wait_gone(agents=90.0)
         with dexray.open_service(database=engines.database, namespace=engines.namespace) as service:
             client = Client(registry, service)
             for number in range(5):

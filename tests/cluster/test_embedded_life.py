@@ -1,7 +1,8 @@
 """The life of an embedded Ray: however a program ends, none of its processes stays behind.
 
-Measured with Ray 2.60: after SIGKILL of the program the last process is gone in about a second (the kernel kills Ray's
-servers with the program, and workers end when they lose them); `close()` and Ctrl-C take a little over a second.
+Measured with Ray 2.60: `close()` and Ctrl-C take 1.5 seconds. After SIGKILL or SIGTERM of the program the kernel kills
+Ray's servers at once, and workers end when they lose them: in 50 trials the last process was gone after 1.6 to 2.9
+seconds, but for one in which Ray's two agents (which hold nothing of ours) waited a minute for the dead GCS.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.cluster.notebook import CellFailed, Notebook, Program
+from tests.cluster.notebook import CellFailed, Notebook, Program, title_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.kill, pytest.mark.timeout(200)]
 
@@ -72,13 +72,7 @@ def wait_until(is_so: Callable[[], bool], timeout: float = 30.0) -> None:
 
 def runs(program: Program, name: str) -> bool:
     """Whether a process of the family has this in its command line or title."""
-    for process in program.family():
-        try:
-            if name in " ".join(process.cmdline()):
-                return True
-        except psutil.Error:
-            continue
-    return False
+    return any(name in title_of(process) for process in program.family())
 
 
 def is_alone(program: Program) -> bool:
@@ -133,30 +127,23 @@ class TestOtherEnds:
         running = program("time.sleep(60)\n")
         assert runs(running, "ray::FlowActor")
         running.kill()
-        running.wait_gone()
+        running.wait_gone(agents=90.0)
 
     def test_sigterm_ends_it_as_the_program_wishes(self, program: Callable[[str], Program]) -> None:
         """Ray's own handler is not put in place of the program's, or of none."""
         running = program("time.sleep(60)\n")
         os.kill(running.process.pid, signal.SIGTERM)
         assert running.ends() == -signal.SIGTERM
-        running.wait_gone()
+        running.wait_gone(agents=90.0)
         assert running.stderr == ""
 
-    def test_a_program_that_ends_without_close_ends_quickly_and_quietly(
+    def test_a_program_that_fails_without_close_ends_quickly_with_its_own_error_only(
         self, program: Callable[[str], Program]
     ) -> None:
-        running = program("other = dexray.connect(registry)\nprint(time.time(), flush=True)\n")
+        running = program("print(time.time(), flush=True)\nraise LookupError('mine')\n")
         began = float(running.line())
-        assert running.ends() == 0
-        took = time.time() - began
-        running.wait_gone()
-        assert running.stderr == ""
-        assert took < 10.0
-
-    def test_a_program_that_fails_shows_its_own_error_only(self, program: Callable[[str], Program]) -> None:
-        running = program("with client:\n    raise LookupError('mine')\n")
         assert running.ends() == 1
+        assert time.time() - began < 10.0
         running.wait_gone()
         assert running.stderr.count("Traceback") == 1
         assert running.stderr.strip().endswith("LookupError: mine")
