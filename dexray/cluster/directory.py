@@ -5,8 +5,9 @@ and moves Flows whose owner is not in the pool any more. It keeps nothing that t
 give back: when its process dies, Ray starts it again and it begins anew. Clients ask it for a `ClusterView` and find
 their way by that: a FlowActor that does not own a Flow says who does.
 
-How an engine begins: the FlowActors' processes start at once, beside the lease and the check of the code that a client
-brought along; when the lease is ours they are told to begin. A FlowActor that Ray starts again later needs no word.
+How an engine begins: the FlowActors' processes start at once, beside our own, the lease, and the check of the code that
+a client brought along; when the lease is ours they are told to begin. A FlowActor that Ray starts again later needs no
+word.
 
 How it ends: `shutdown`, for an engine that is to end in order; or by itself, when the database belongs to another
 engine. Then nothing of it stays behind in Ray, and the next connect makes a new one.
@@ -25,7 +26,7 @@ from typing import Any, TypeVar
 import msgspec
 import ray
 from msgspec.structs import replace
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorDiedError, RayActorError
 
 from dex.wire.service import ServiceFailure
 from dex.wire.specs import DeploymentSpec
@@ -130,7 +131,7 @@ class Directory:
         await self._patiently(self._journal.migrate)
         await self._take_lease(self._journal)
         self._find_actors()
-        await asyncio.gather(*(self._tell(name, "begin") for name in self._actors))
+        await asyncio.gather(*(self._begin(name) for name in self._actors))
         await self._adopt(self._journal)
         self._watching = asyncio.get_running_loop().create_task(self._watch(self._journal))
 
@@ -157,6 +158,16 @@ class Directory:
             self._actors[name] = make_flow_actor(self._config, name)
             self._loads.setdefault(name, ActorLoad(name))
         return name
+
+    async def _begin(self, name: str) -> None:
+        """Tells a FlowActor to begin; one that was made with another configuration is replaced."""
+        deadline = time.monotonic() + ACTOR_PATIENCE
+        while not await self._tell(name, "begin", self._config):
+            if time.monotonic() > deadline:
+                raise Refused(f"{name} of another configuration does not end")
+            ray.kill(self._actors[name], no_restart=True)
+            await asyncio.sleep(0.2)
+            self._actors[name] = make_flow_actor(self._config, name)
 
     def _find_actors(self) -> None:
         """After a restart: actors beyond the first ones that a former life of ours has made."""
@@ -220,16 +231,17 @@ class Directory:
             await self._patiently(lambda: journal.put_deployment(stored, list(deployment.flows)))
             await asyncio.gather(*(self._tell(name, "deploy", spec) for name in self._actors))
 
-    async def _tell(self, name: str, method: str, *arguments: Any) -> None:
+    async def _tell(self, name: str, method: str, *arguments: Any) -> Any:
         """Calls a FlowActor; again when its process ended meanwhile. What is told must bear to be told twice."""
         deadline = time.monotonic() + ACTOR_PATIENCE
         while True:
             try:
-                await getattr(self._actors[name], method).remote(*arguments)
-                return
-            except RayActorError:
+                return await getattr(self._actors[name], method).remote(*arguments)
+            except RayActorError as error:
                 if time.monotonic() > deadline:
                     raise
+                if isinstance(error, ActorDiedError):  # for good: it was replaced a moment ago, or can't start
+                    self._actors[name] = make_flow_actor(self._config, name)
                 await asyncio.sleep(0.2)
 
     async def pid(self) -> int:
@@ -306,7 +318,7 @@ class Directory:
         if len(self._actors) >= self._config.max_flow_actors:
             return
         name = self._make_actor(len(self._actors))
-        await self._tell(name, "begin")
+        await self._begin(name)
 
     # Pieces -----------------------------------------------------------------------------------------------------------
 
@@ -356,6 +368,12 @@ def make_flow_actor(config: EngineConfig, name: str) -> Any:
 
 
 def find_or_make_directory(config: EngineConfig) -> Any:
-    """The engine of a namespace, made when it is not there yet."""
-    options = {**_ACTOR, "name": DIRECTORY, "namespace": config.namespace, "max_concurrency": 1_000}
-    return ray.remote(Directory).options(**options).remote(config)
+    """The engine of a namespace, made when it is not there yet. Its FlowActors' processes start beside its own."""
+    try:
+        return ray.get_actor(DIRECTORY, namespace=config.namespace)
+    except ValueError:
+        options = {**_ACTOR, "name": DIRECTORY, "namespace": config.namespace, "max_concurrency": 1_000}
+        directory = ray.remote(Directory).options(**options).remote(config)
+        for index in range(config.flow_actors):
+            make_flow_actor(config, flow_actor_name(index))
+        return directory

@@ -69,12 +69,18 @@ class FlowActor:
 
     # Life -------------------------------------------------------------------------------------------------------------
 
-    async def begin(self) -> None:
+    async def begin(self, config: EngineConfig | None = None) -> bool:
         """The database is ours: starts the host; returns when it takes calls. The Flows of a former life are resumed in
         the background.
+
+        False, and nothing is done, when this actor was made with another configuration than the Directory's: by a
+        client that wanted to begin the engine and came second.
         """
+        if config is not None and config != self._config:
+            return False
         self._may_begin.set()
         await self._up()
+        return True
 
     async def _up(self) -> FlowHost:
         if self._host is None:

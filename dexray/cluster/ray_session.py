@@ -6,7 +6,7 @@ Which Ray? The first of these that there is:
 2. `address`: a cluster's "host:port", or "local" for an embedded one;
 3. `RAY_ADDRESS`, which means to us what it means to Ray;
 4. the one whose engine works on our database. The lease in the database names it, so two notebooks on one file share
-  an engine, and two projects on one machine do not meet;
+   an engine, and two projects on one machine do not meet;
 5. the cluster that `ray start` started on this machine;
 6. a new one, embedded: it ends with its last client here, with this process, or with Ctrl-C.
 

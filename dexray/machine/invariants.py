@@ -56,6 +56,7 @@ def check_all(flow: Flow) -> None:
             flow,
             f"{step_id}: {step.phase} and its wait disagree",
         )
+        _require(not step.ended or step.phase == WAITING, flow, f"{step_id}: {step.phase}, with SubFlows that ended")
         _require(step.attempt >= 1, flow, f"{step_id} has attempt {step.attempt}")
         _require(
             (step.phase == READY) == (step.id in index.ready or step.id in index.blocked)

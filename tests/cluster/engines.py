@@ -11,7 +11,18 @@ import ray
 
 import dexray
 from dex import Client, Registry
-from dexray.cluster.protocol import DIRECTORY, ActorLoad, ClusterView, Ok, decode_reply, decode_view, flow_actor_name
+from dexray.cluster.connect import engine_config
+from dexray.cluster.protocol import (
+    DIRECTORY,
+    ActorLoad,
+    ClusterView,
+    EngineConfig,
+    Ok,
+    decode_reply,
+    decode_view,
+    flow_actor_name,
+)
+from dexray.settings import resolve
 from tests.world import ray_database
 
 _numbers = itertools.count(1)
@@ -32,6 +43,11 @@ class Engines:
         client = dexray.connect(registry, database=self.database, namespace=self.namespace, **settings)
         self._clients.append(client)
         return client
+
+    def config(self, **settings: Any) -> EngineConfig:
+        """What an engine of ours is made with."""
+        resolved, _ = resolve({"database": self.database, "namespace": self.namespace, **settings})
+        return engine_config(resolved)
 
     def directory(self) -> Any:
         return ray.get_actor(DIRECTORY, namespace=self.namespace)

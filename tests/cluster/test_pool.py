@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 import dexray
 from dex import Client
+from dexray.cluster.directory import make_flow_actor
+from dexray.cluster.protocol import flow_actor_name
 from dexray.journal import open_journal
 from tests.cluster.connect_flows import Work, echo, gate, go, registry, slow
 from tests.cluster.engines import Engines
@@ -143,6 +146,17 @@ class TestGrowing:
         for number in range(6):
             client.start_flow(slow, f"later-{number}", Work(0.1))
         assert "flow-actor-1" in owners(client, [f"later-{number}" for number in range(6)])
+
+
+def test_a_flow_actor_of_another_configuration_is_replaced_before_it_touches_the_database(engines: Engines) -> None:
+    """Two clients begin an engine at the same time: the Directory is of one, the FlowActor of the other."""
+    other = engines.database.with_name("other.db")
+    actor = make_flow_actor(engines.config(database=other), flow_actor_name(0))
+    ray.get(actor.__ray_ready__.remote(), timeout=60)
+    client = engines.connect(registry)
+    client.start_flow(echo, "f", 1)
+    assert result_of(client, "f", int) == 2
+    assert not other.exists()
 
 
 def test_open_service_alone_needs_no_flow_actor_by_name(engines: Engines) -> None:

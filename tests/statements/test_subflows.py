@@ -146,6 +146,16 @@ async def until_child(world: World, flow_id: str, status: str = "RUNNING") -> No
     await world.until(there)
 
 
+async def until_listed(world: World, name: str, status: str = "COMPLETED") -> None:
+    """Asks the database alone: the Flow is not put to its owner, which would take it into memory."""
+
+    async def there() -> bool:
+        flows = (await world.client.list_flows(page_size=1000)).flows
+        return any((flow.flow_id, flow.status.name) == (world.id(name), status) for flow in flows)
+
+    await world.until(there)
+
+
 # Waiting for a child --------------------------------------------------------------------------------------------------
 
 
@@ -304,6 +314,7 @@ async def test_parents_that_wait_for_children_are_not_put_out_of_memory(world: W
     for number in range(5):
         await world.start(FACTORIALS, f"f{number}", 6)
     for number in range(5):
+        await until_listed(world, f"f{number}")
         assert (await world.result(f"f{number}")).single_output(int) == 720
 
 
@@ -681,8 +692,21 @@ async def test_a_parent_that_waits_hears_of_its_child_after_a_restart(world: Wor
     await world.client.publish(child, go, "x")
     await world.client.wait_for_flow(child)
     await world.restart()
+    await until_listed(world, "p")
     assert (await world.result("p")).single_output(list) == [[child, "COMPLETED", "held x None"]]
     assert len(await events(world, "p", "SubFlowEnded")) == 1
+
+
+@scenario()
+async def test_a_parent_is_resumed_for_its_child_though_nobody_asks_for_either(world: World) -> None:
+    parent = Made(AskHolding())
+    await world.deploy(parent, HOLDING)
+    await world.start(parent, "p")
+    child = child_of(world, "p", "AskHolding-1")
+    await until_child(world, child)
+    await world.restart()
+    await world.client.publish(child, go, "x")
+    await until_listed(world, "p")
 
 
 class Countdown(Step[int]):
