@@ -572,9 +572,6 @@ async def test_the_history_of_an_unknown_flow_is_an_error() -> None:
 
 
 UNSERVED: list[tuple[str, Call]] = [
-    ("write_stream", lambda c: c.write_stream("o", FLOW.words, "me", "hi")),
-    ("read_stream", lambda c: c.read_stream("o", FLOW.words)),
-    ("list_stream_messages", lambda c: c.list_stream_messages("o", FLOW.words, 10)),
     ("search_flows", lambda c: c.search_flows("", 10)),
 ]
 
