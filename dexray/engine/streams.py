@@ -41,6 +41,7 @@ GATHER_SECONDS = 0.03
 LOOK_SECONDS = 1.0
 LONGEST_POLL = 60.0
 LARGEST_PAGE = 1000
+LARGEST_READ = 256 * 1024  # bytes of payloads in one answer
 SETTLE_SECONDS = 1.0  # how long a reader waits for what is on its way to the database
 LARGEST_BATCH = 1_000
 LARGEST_BACKLOG = 64 * 1024 * 1024  # bytes of payloads that wait here
@@ -232,7 +233,7 @@ async def read_stream(host: FlowHost, request: s.ReadStream) -> s.StreamMessages
     await host.streams.settled(key)
     while True:
         with host.streams.listening(key) as news:  # before it looks: what is written meanwhile is not missed
-            found = await requests.look_up(host, partial(host.journal.read_messages, *key, after, limit))
+            found = await requests.look_up(host, partial(host.journal.read_messages, *key, after, limit, LARGEST_READ))
             if found:
                 return s.StreamMessages(messages=_entries(key, found))
             left = until - loop.time()

@@ -22,6 +22,7 @@ import dexray
 from tests.benchmarks.control import LAPS, control_measures
 from tests.benchmarks.flows import Chain, FanOut, PingPong, ping, pong_count
 from tests.benchmarks.rpc import LEDGER, rpc_measures
+from tests.benchmarks.streams import TICKER, stream_measures
 
 CHAIN, FAN_OUT, PING_PONG = Chain(), FanOut(), PingPong()
 STEPS = 5
@@ -112,7 +113,7 @@ async def warm_up(client: AsyncClient) -> None:
 
 async def main(scale: float) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
-        registry = Registry([CHAIN, FAN_OUT, PING_PONG, LEDGER, LAPS], allow_async_handlers=True)
+        registry = Registry([CHAIN, FAN_OUT, PING_PONG, LEDGER, LAPS, TICKER], allow_async_handlers=True)
         figures: dict[str, dict[str, float]] = {}
         async with await dexray.connect_async(registry, address="local", database=Path(folder) / "flows.db") as client:
             await warm_up(client)
@@ -123,6 +124,7 @@ async def main(scale: float) -> dict[str, dict[str, float]]:
                 ("message ping-pong", lambda: ping_pong(client, int(300 * scale))),
                 *rpc_measures(client, scale),
                 *control_measures(client, scale),
+                *stream_measures(client, scale),
             ]
             for name, measure in measures:
                 figures[name] = await measure()

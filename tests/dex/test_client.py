@@ -586,25 +586,11 @@ async def test_what_is_not_served_yet_is_refused_by_name(operation: str, call: C
     assert service.requests == []
 
 
-WRONG_UNSERVED: list[tuple[Call, type[Exception], str]] = [
-    (lambda c: c.write_stream("o", FLOW.words, "", "hi"), ValueError, "source"),
-    (lambda c: c.write_stream("o", FLOW.words, "me", 5), ValueMappingError, "message for Stream 'words'"),
-    (lambda c: c.read_stream("o", Stream("words", str, 10)), ValueError, "'words' is not registered"),
-    (lambda c: c.read_stream("o", FLOW.words, "", timedelta(-1)), ValueError, "must not be negative"),
-    (lambda c: c.list_stream_messages("o", FLOW.words, 1001), ValueError, "from 1 to 1000"),
-    (lambda c: c.list_stream_messages("o", FLOW.approval, 1), TypeError, "takes a Stream"),
-    (lambda c: c.search_flows("", -1), ValueError, "must not be negative"),
-]
-
-
 @pytest.mark.statement("C59")
-@pytest.mark.parametrize(("call", "error", "text"), WRONG_UNSERVED)
-async def test_a_mistake_is_not_hidden_by_a_call_not_being_served(
-    call: Call, error: type[Exception], text: str
-) -> None:
+async def test_a_mistake_is_not_hidden_by_a_call_not_being_served() -> None:
     client, _ = client_of()
-    with pytest.raises(error, match=text):
-        await call(client)
+    with pytest.raises(ValueError, match="must not be negative"):
+        await client.search_flows("", -1)
 
 
 # The blocking client --------------------------------------------------------------------------------------------------
