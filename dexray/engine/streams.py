@@ -40,6 +40,8 @@ logger = logging.getLogger("dexray.engine.streams")
 GATHER_SECONDS = 0.03
 LOOK_SECONDS = 1.0
 LONGEST_POLL = 60.0
+PLACE_SECONDS = 5.0
+LARGEST_MEMORY = 10_000  # places
 LARGEST_PAGE = 1000
 LARGEST_READ = 256 * 1024  # bytes of payloads in one answer
 SETTLE_SECONDS = 1.0  # how long a reader waits for what is on its way to the database
@@ -65,6 +67,7 @@ class StreamDesk:
         self._waiting_bytes = 0
         self._unwritten: Counter[Key] = Counter()
         self._readers: dict[Key, set[asyncio.Future[None]]] = {}
+        self._placed: dict[str, float] = {}
         self._hurry = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self.failures = 0
@@ -161,6 +164,17 @@ class StreamDesk:
     def _lose(self, count: int, why: str) -> None:
         self.failures += count
         logger.warning("%d Stream messages of Steps were lost (%d by now): %s", count, self.failures, why)
+
+    # Places -----------------------------------------------------------------------------------------------------------
+
+    def was_placed(self, flow_id: str) -> bool:
+        """Whether it was here a moment ago that the Streams of this Flow ID are served. To be wrong costs a delay."""
+        return self._placed.get(flow_id, -PLACE_SECONDS) + PLACE_SECONDS > asyncio.get_running_loop().time()
+
+    def place(self, flow_id: str) -> None:
+        if len(self._placed) >= LARGEST_MEMORY:
+            self._placed.clear()
+        self._placed[flow_id] = asyncio.get_running_loop().time()
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -263,11 +277,12 @@ async def list_messages(host: FlowHost, request: s.ListStreamMessages) -> s.Stre
 
 async def _place(host: FlowHost, flow_id: str) -> None:
     """The owner of an open Flow hears first of what its Steps write; for all others any owner will do."""
-    if flow_id in host.flows:
+    if flow_id in host.flows or host.streams.was_placed(flow_id):
         return
     row = await requests.look_up(host, partial(host.journal.current_run, flow_id))
     if row is not None and row.owner != host.owner and row.closed_at is None:
         raise NotMine(row.owner)
+    host.streams.place(flow_id)
 
 
 def _entries(key: Key, found: Sequence[StoredMessage]) -> tuple[s.StreamEntry, ...]:
