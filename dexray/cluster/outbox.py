@@ -17,12 +17,14 @@ logger = logging.getLogger("dexray.cluster.streams")
 
 GATHER_SECONDS = 0.03
 BATCH_BYTES = 256 * 1024
-"""Payloads that make a batch leave before its time."""
+"""Messages that make a batch leave before its time."""
 LARGEST_BACKLOG = 16 * 1024 * 1024
+OVERHEAD = 256
+"""Bytes of a message beside its payload."""
 
 
 class Backlog:
-    """Messages that wait, up to `limit` bytes of payloads."""
+    """Messages that wait, up to `limit` bytes."""
 
     def __init__(self, limit: int = LARGEST_BACKLOG) -> None:
         self.size = 0
@@ -34,10 +36,11 @@ class Backlog:
         return bool(self._messages)
 
     def add(self, message: StreamWrite) -> None:
-        if self.size + len(message.payload) > self._limit:
+        size = len(message.payload) + OVERHEAD
+        if self.size + size > self._limit:
             self._lost += 1
             return
-        self.size += len(message.payload)
+        self.size += size
         self._messages.append(message)
 
     def take(self) -> tuple[StreamWrite, ...]:

@@ -46,7 +46,8 @@ LARGEST_PAGE = 1000
 LARGEST_READ = 256 * 1024  # bytes of payloads in one answer
 SETTLE_SECONDS = 1.0  # how long a reader waits for what is on its way to the database
 LARGEST_BATCH = 1_000
-LARGEST_BACKLOG = 64 * 1024 * 1024  # bytes of payloads that wait here
+LARGEST_BACKLOG = 64 * 1024 * 1024  # bytes that wait here
+OVERHEAD = 256  # bytes of a message beside its payload
 AGAIN_SECONDS = (0.1, 0.4, 1.0)
 
 Key = tuple[str, str]  # Flow ID and Stream
@@ -93,16 +94,16 @@ class StreamDesk:
         written.result()
 
     async def drained(self) -> None:
-        """Returns when nothing waits to be written."""
+        """Returns when nothing waits to be written; in an outage, after as long as a call would wait."""
         if self._writer is not None:
             self._hurry.set()
-            await asyncio.wait((self._writer,))
+            await asyncio.wait((self._writer,), timeout=self._host.settings.outage_patience)
 
     def _put(self, write: StreamWrite, written: asyncio.Future[None] | None) -> None:
         now = self._host.clock.now()
         message = NewMessage(write.flow_id, write.stream, now, write.source, write.payload, write.capacity)
         self._waiting.append(_Waiting(message, written))
-        self._waiting_bytes += len(write.payload)
+        self._waiting_bytes += len(write.payload) + OVERHEAD
         self._unwritten[write.flow_id, write.stream] += 1
         if self._writer is None:
             self._writer = self._host.spawn(self._write_all())
@@ -114,7 +115,7 @@ class StreamDesk:
                 self._hurry.clear()
                 batch = self._waiting[:LARGEST_BATCH]
                 del self._waiting[:LARGEST_BATCH]
-                self._waiting_bytes -= sum(len(one.message.payload) for one in batch)
+                self._waiting_bytes -= sum(len(one.message.payload) + OVERHEAD for one in batch)
                 await self._store(batch)
                 self._tell(batch)
                 if len(self._waiting) < LARGEST_BATCH:

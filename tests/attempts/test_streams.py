@@ -163,7 +163,7 @@ async def test_an_asynchronous_handler_sends_at_once_and_a_failure_takes_nothing
     seen: list[int] = []
 
     async def body(context: AsyncContext) -> None:
-        assert words.write(context, "one") is None  # type: ignore[func-returns-value]
+        assert words.write(context, "one") is None
         seen.append(len(reporter.streams))
         words.write(context, "two")
         raise RuntimeError("after all")
@@ -185,7 +185,7 @@ async def test_an_asynchronous_handler_sends_at_once_and_a_failure_takes_nothing
         ("__rpc/ask_async", "rpc", lambda c: words.buffered_text(c), "a Stream is written by Steps"),
         ("Frames", "execute", lambda c: [stranger.write(c, "x")], "Stream 'stranger' is not declared by Flow 'Talk'"),
         ("Frames", "execute", lambda c: [twin.write(c, "x")], "Stream 'words' is not the one"),
-        ("Frames", "execute", lambda c: [words.write(c, 5)], "message for Stream 'words'"),
+        ("Frames", "execute", lambda c: [words.write(c, 5)], "message for Stream 'words'"),  # type: ignore[call-overload]
         ("Frames", "execute", lambda c: [numbers.write(c, True)], "message for Stream 'numbers'"),
         ("Frames", "execute", lambda c: [words.write(c, "x" * 102_400)], "message for Stream 'words'"),
     ],

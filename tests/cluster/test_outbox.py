@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from dexray.cluster.attempt_messages import Report, decode_report, encode
-from dexray.cluster.outbox import BATCH_BYTES, GATHER_SECONDS, Backlog, MessageOutbox
+from dexray.cluster.attempt_messages import Beat, Report, decode_report, encode
+from dexray.cluster.outbox import BATCH_BYTES, GATHER_SECONDS, OVERHEAD, Backlog, MessageOutbox
 from dexray.protocol.streams import StreamWrite
 from tests.cluster.test_lot_run import DONE, LIFE, Worker
 
@@ -83,9 +83,9 @@ def test_two_threads_keep_the_order() -> None:
 
 
 def test_what_is_written_too_fast_is_lost_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    backlog = Backlog(limit=10)
+    backlog = Backlog(limit=10 + 2 * OVERHEAD)
     for number in range(5):
-        backlog.add(message(number, size=4))
+        backlog.add(message(number, size=5))
     assert [int(one.payload) for one in backlog.take()] == [0, 1]
     assert "3 Stream messages were lost" in caplog.text
     backlog.add(message(5, size=4))
@@ -99,7 +99,8 @@ def test_a_lot_sends_messages_before_the_result_and_counts_them_as_heartbeats() 
     worker.run.next()
     for number in range(3):
         worker.run.stream(message(number))
-    messages, beats = [], []
+    messages: list[int] = []
+    beats: list[Beat] = []
     worker.run.done(DONE)
     for report in worker.link.reports:
         assert report.life == LIFE

@@ -60,7 +60,7 @@ def entries(*numbers: int) -> StreamMessages:
 WRONG: list[tuple[Callable[[AsyncClient], Awaitable[object]], type[Exception], str]] = [
     (lambda c: c.write_stream("o", WORDS, "", "hi"), ValueError, "source"),
     (lambda c: c.write_stream("o", WORDS, 5, "hi"), TypeError, "source"),  # type: ignore[arg-type]
-    (lambda c: c.write_stream("o", WORDS, "me", 5), ValueMappingError, "message for Stream 'words'"),  # type: ignore[arg-type]
+    (lambda c: c.write_stream("o", WORDS, "me", 5), ValueMappingError, "message for Stream 'words'"),  # type: ignore[misc]
     (lambda c: c.write_stream("", WORDS, "me", "hi"), ValueError, "flow_id|Flow ID"),
     (lambda c: c.write_stream("o", WORDS, "me", "x" * 200_000), ValueMappingError, "message for Stream 'words'"),
     (lambda c: c.read_stream("o", Stream("words", str, 10)), ValueError, "'words' is not registered"),
