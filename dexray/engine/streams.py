@@ -29,7 +29,7 @@ from dex.wire.service import ServiceError
 
 from dexray.engine import requests
 from dexray.engine.residents import NotMine
-from dexray.journal.interface import JournalUnavailable, NewMessage, StoredMessage
+from dexray.journal.interface import JournalRefused, JournalUnavailable, NewMessage, StoredMessage
 from dexray.protocol.streams import StreamWrite
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ logger = logging.getLogger("dexray.engine.streams")
 GATHER_SECONDS = 0.03
 LOOK_SECONDS = 1.0
 LONGEST_POLL = 60.0
+LOG_SECONDS = 1.0
 PLACE_SECONDS = 5.0
 LARGEST_MEMORY = 10_000  # places
 LARGEST_PAGE = 1000
@@ -72,12 +73,15 @@ class StreamDesk:
         self._hurry = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self.failures = 0
+        self._log_after = 0.0
 
     # Writing ----------------------------------------------------------------------------------------------------------
 
     def take(self, write: StreamWrite) -> None:
         """A message of a Step. Never fails: what can't be kept is counted."""
-        if self._host.stopped or self._waiting_bytes > LARGEST_BACKLOG:
+        if self._host.stopped:
+            self._lose(1, "the engine has stopped")
+        elif self._waiting_bytes > LARGEST_BACKLOG:
             self._lose(1, "they come faster than the database takes them")
         else:
             self._put(write, None)
@@ -132,7 +136,7 @@ class StreamDesk:
         for pause in (*AGAIN_SECONDS, None):
             try:
                 await self._host.blocking(partial(self._host.journal.append_messages, messages))
-            except JournalUnavailable as error:
+            except (JournalUnavailable, JournalRefused) as error:
                 cause: Exception = error
                 if pause is None:
                     break
@@ -164,7 +168,10 @@ class StreamDesk:
 
     def _lose(self, count: int, why: str) -> None:
         self.failures += count
-        logger.warning("%d Stream messages of Steps were lost (%d by now): %s", count, self.failures, why)
+        now = asyncio.get_running_loop().time()
+        if now >= self._log_after:
+            self._log_after = now + LOG_SECONDS
+            logger.warning("Stream messages of Steps were lost, %d by now: %s", self.failures, why)
 
     # Places -----------------------------------------------------------------------------------------------------------
 
@@ -194,10 +201,11 @@ class StreamDesk:
 
     async def settled(self, key: Key) -> None:
         """Until what came here for the Stream by now is in the database, or given up; not for long."""
-        if key in self._unwritten:
-            with self.listening(key) as news:
-                self._hurry.set()
-                await requests.within(news, SETTLE_SECONDS)
+        for _ in range(2):  # the batch under way, and the next
+            if key in self._unwritten:
+                with self.listening(key) as news:
+                    self._hurry.set()
+                    await requests.within(news, SETTLE_SECONDS)
 
 
 def _settle(one: _Waiting, error: ServiceError | None) -> None:

@@ -411,10 +411,10 @@ async def test_a_token_is_good_for_its_own_stream_and_use_only(world: World) -> 
     page = (await world.client.list_stream_messages(world.id("f"), words, 1)).next_page_token
     read, list_ = world.client.read_stream, world.client.list_stream_messages
     for wrong in (
-        read(world.id("f"), others, resume),
-        read(world.id("g"), words, resume),
-        read(world.id("f"), words, page),
-        read(world.id("f"), words, "ä"),
+        read(world.id("f"), others, resume, AT_ONCE),
+        read(world.id("g"), words, resume, AT_ONCE),
+        read(world.id("f"), words, page, AT_ONCE),
+        read(world.id("f"), words, "ä", AT_ONCE),
         list_(world.id("f"), words, 1, resume),
         list_(world.id("f"), others, 1, page),
         list_(world.id("f"), words, 1, "1"),
