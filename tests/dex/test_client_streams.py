@@ -120,6 +120,13 @@ async def test_what_came_along_is_of_its_flow_alone() -> None:
     assert len(service.requests) == 2
 
 
+async def test_whoever_begins_anew_asks_for_the_oldest_anew() -> None:
+    client, service = client_of(entries(1, 2), entries(5, 6))
+    await client.read_stream("o", WORDS)
+    assert (await client.read_stream("o", WORDS)).value == "word 5"
+    assert len(service.requests) == 2
+
+
 def test_the_oldest_are_forgotten() -> None:
     ahead = ReadAhead(limit=3)
     ahead.keep("o", "words", tuple(entry(number) for number in range(6)))
