@@ -180,16 +180,16 @@ async def test_over_ray_a_step_that_only_writes_is_not_taken_for_dead(world: Wor
     words = Stream("words", str, 10_000)
 
     async def act(context: AsyncContext, input: None) -> StepDecision:
-        for number in range(12):
-            await asyncio.sleep(0.25)
+        for number in range(14):
+            await asyncio.sleep(0.5)
             words.write(context, str(number))
         return graceful_complete(context.attempt)
 
     flow = Made(Does(act, execute_retry=ONCE), has=[words], name="AliveOnRay")
-    await world.deploy(flow, heartbeat_timeout=1.5)
+    await world.deploy(flow, heartbeat_timeout=5)
     await world.start(flow, "f", None)
     assert (await world.result("f")).single_output(int) == 1
-    assert len(await all_of(world, "f", words)) == 12
+    assert len(await all_of(world, "f", words)) == 14
 
 
 @pytest.mark.statement("B177")
@@ -520,21 +520,25 @@ async def test_a_message_that_the_database_refuses_spoils_no_other(world: World)
 
 @scenario()
 async def test_an_engine_that_ends_in_order_writes_what_it_has(world: World) -> None:
+    written = asyncio.Event()
     words = Stream("words", str, 10_000)
 
     async def act(context: AsyncContext, input: None) -> StepDecision:
+        words.write(context, "first")
+        await asyncio.sleep(0.01)
         for number in range(20):
             words.write(context, str(number))
+        written.set()
         await asyncio.sleep(3600)
         return graceful_complete(None)
 
     flow = Made(Does(act), has=[words], name="Orderly")
     await world.deploy(flow)
     await world.start(flow, "f", None)
-    await world.until_phase("f", "Does-1", "running")
+    await written.wait()
     await world.engine.close()  # type: ignore[attr-defined]
     stored = world.journal().read_messages(world.id("f"), "words", 0, 100)  # type: ignore[attr-defined]
-    assert len(stored) == 20
+    assert len(stored) == 21
 
 
 @scenario(ray=True)
