@@ -43,11 +43,11 @@ from typing import Any
 
 import cloudpickle
 import msgspec
+from msgspec import Struct
+
 from dex.errors import FlowDefinitionError
 from dex.registry import Registry
 from dex.wire.specs import DeploymentSpec
-from msgspec import Struct
-
 from dexray.attempts.blame import blame
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

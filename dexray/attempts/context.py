@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from dex.context import UNSET, AsyncContext, AttemptProgress, Context, RecoveryErrorInfo
-
 from dexray.attempts.runtime import AttemptRuntime
 
 T = TypeVar("T")

@@ -16,7 +16,6 @@ from types import TracebackType
 
 from dex.errors import DexServiceError, FlowDefinitionError, RetryAfterError, StatusCode, ValueMappingError
 from dex.wire.specs import RPC
-
 from dexray.attempts.rpcs import rpc_name
 from dexray.protocol.attempts import (
     HANDLER_ERROR,

@@ -11,14 +11,15 @@ import time
 from typing import Protocol
 
 from dexray.protocol.attempts import Heartbeat
+from dexray.protocol.streams import StreamWrite
 
 
 class Reporter(Protocol):
     def heartbeat(self, heartbeat: Heartbeat | None) -> None:
         """A sign of life of the handler; None is an implicit one, which keeps the checkpoint."""
 
-    def stream(self, name: str, payload: bytes) -> None:
-        """One message of a Stream, by the Stream's name. Reserved: `Stream.write` refuses until Streams are there."""
+    def stream(self, message: StreamWrite) -> None:
+        """One message for a Stream, which is an implicit heartbeat too."""
 
     def is_canceled(self) -> bool:
         """True once the owner has asked this attempt to stop. Asked often: it should cost about a microsecond."""
@@ -40,7 +41,7 @@ class SilentReporter:
     def heartbeat(self, heartbeat: Heartbeat | None) -> None:
         pass
 
-    def stream(self, name: str, payload: bytes) -> None:
+    def stream(self, message: StreamWrite) -> None:
         pass
 
     def is_canceled(self) -> bool:

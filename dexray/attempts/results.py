@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from types import CoroutineType
 from typing import Any
 
+from msgspec.structs import replace
+
 from dex.channel import Channel, ChannelMap
 from dex.decision import StepDecision, StepMovement, decision_problem
 from dex.definitions import FlowDefinition, StepDefinition
@@ -38,8 +40,6 @@ from dex.wait import (
     wait_problem,
 )
 from dex.wire.specs import RPC, WAIT_FOR
-from msgspec.structs import replace
-
 from dexray.attempts.rpcs import rpc_name, rpc_of
 from dexray.attempts.runtime import AttemptRuntime
 from dexray.attempts.subflows import lighter_spec, subflow_spec

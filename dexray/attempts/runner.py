@@ -24,13 +24,13 @@ from collections.abc import Awaitable, Callable, Generator
 from types import CoroutineType, GeneratorType
 from typing import Any
 
+from msgspec.structs import replace
+
 from dex.definitions import FlowDefinition, HandlerKind, RpcDefinition
 from dex.errors import FlowDefinitionError, InvalidStepResultError, ValueMappingError
 from dex.registry import Registry
 from dex.step import StepOutput
 from dex.wire.specs import EXECUTE, RPC, WAIT_FOR
-from msgspec.structs import replace
-
 from dexray.attempts.context import AsyncRpcContext, AsyncStepContext, RpcContext, StepContext
 from dexray.attempts.failures import (
     canceled_failure,
@@ -110,13 +110,15 @@ class _Attempt:
         definition: FlowDefinition,
         runtime: AttemptRuntime,
         method: Callable[..., Any],
-        is_async: bool,
+        kind: HandlerKind,
         arguments: tuple[Any, ...],
     ) -> None:
         self.task = task
         self.registry = registry
         self.definition = definition
         self.runtime = runtime
+        runtime.kind = kind
+        is_async = kind is HandlerKind.ASYNC
         if task.key.method == RPC:
             self.context: StepContext = AsyncRpcContext(runtime) if is_async else RpcContext(runtime)
         else:
@@ -171,7 +173,7 @@ def _prepare(task: AttemptTask, registry: Registry, reporter: Reporter) -> _Atte
             definition,
             runtime,
             flow.handle_timeout,
-            definition.timeout_handler is HandlerKind.ASYNC,
+            definition.timeout_handler,
             (),
         )
     if task.key.method == RPC:
@@ -193,7 +195,7 @@ def _prepare(task: AttemptTask, registry: Registry, reporter: Reporter) -> _Atte
         value = runtime.decode(task.input, step.input_type, f"input of Step {task.step_type!r}")
     except BaseException as error:  # a codec of the user's may raise anything
         return failure_of(error)
-    return _Attempt(task, registry, definition, runtime, method, kind is HandlerKind.ASYNC, (value,))
+    return _Attempt(task, registry, definition, runtime, method, kind, (value,))
 
 
 def _prepare_rpc(
@@ -211,7 +213,7 @@ def _prepare_rpc(
     except BaseException as error:  # a codec of the user's may raise anything
         return failure_of(error)
     method = getattr(definition.flow, rpc.method_name)
-    return _Attempt(task, registry, definition, runtime, method, rpc.kind is HandlerKind.ASYNC, arguments)
+    return _Attempt(task, registry, definition, runtime, method, rpc.kind, arguments)
 
 
 def _unknown(task: AttemptTask, what: str) -> AttemptReturned:
@@ -252,8 +254,9 @@ def _send(attempt: _Attempt, frame: object, frames: Generator[Any, Any, Any]) ->
         )
     try:
         if frame.stream is not None:
-            attempt.runtime.write_stream(frame.stream, frame.value)
-        attempt.runtime.heartbeat(frame.has_value, frame.value)
+            attempt.runtime.send_stream(frame.stream, frame.value)
+        else:
+            attempt.runtime.heartbeat(frame.has_value, frame.value)
     except ValueMappingError as error:
         return error
     return None

@@ -19,27 +19,25 @@ When the handler has returned, the runtime is closed: a Context kept beyond its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
 from dex._runtime import HandlerRuntime
 from dex.channel import ChannelMessage
-from dex.errors import (
-    AttributeMapNotLoadedError,
-    ChannelMessagesNotLoadedError,
-    DexServiceError,
-    StatusCode,
-)
+from dex.definitions import HandlerKind
+from dex.errors import AttributeMapNotLoadedError, ChannelMessagesNotLoadedError
 from dex.names import physical_name
+from dex.step import stream_frame
+from dex.stream import MESSAGE_LIMIT
 from dex.values import CodecRegistry, attach
 from dex.wire.specs import EXECUTE, RPC, WAIT_FOR
-
 from dexray.attempts.ids import message_id as new_message_id
 from dexray.attempts.reporter import Reporter
 from dexray.attempts.rpcs import rpc_name
 from dexray.attempts.subflows import condition_of, flow_result
 from dexray.protocol.attempts import AttemptTask, ConditionResult, Heartbeat, Writes
+from dexray.protocol.streams import StreamWrite
 
 if TYPE_CHECKING:
     from dex.attribute import Attribute, AttributeMap
@@ -60,6 +58,7 @@ class AttemptRuntime(HandlerRuntime):
         self.codecs = codecs
         self.reporter = reporter
         self.deadline = reporter.now() + task.timeout
+        self.kind = HandlerKind.SYNC
         self.last_heartbeat: Heartbeat | None = None
         self._definition = definition
         self._is_open = True
@@ -69,11 +68,19 @@ class AttemptRuntime(HandlerRuntime):
         self._size_changes: dict[str, int] = {}
         self._events: dict[str, bytes] = {}
         self._locals: dict[str, bytes] = {}
+        self._finishers: list[Callable[[], None]] = []
 
     # The life of the invocation --------------------------------------------------------------------------------------
 
     def close(self) -> None:
+        finishers, self._finishers = self._finishers, []
+        for finish in finishers:
+            finish()
         self._is_open = False
+
+    def at_end(self, finish: Callable[[], None]) -> None:
+        self._check_may_stream()
+        self._finishers.append(finish)
 
     def check_open(self) -> None:
         if not self._is_open:
@@ -273,10 +280,43 @@ class AttemptRuntime(HandlerRuntime):
     def subflow_flow_id(self, index: int) -> str:
         return condition_of(self.conditions("subflow"), index, self.name).subflow_id
 
-    # What comes later ------------------------------------------------------------------------------------------------
+    # Streams ---------------------------------------------------------------------------------------------------------
 
     def write_stream(self, stream: Stream[Any], value: Any) -> StepOutput | None:
-        self._refuse_unimplemented("Streams")
+        """The value is encoded here in both forms; the frame of a generator holds the payload."""
+        self._check_may_stream()
+        self._check_stream(stream)
+        if self.kind is HandlerKind.SYNC:
+            raise ValueError(
+                f"Stream {stream.name!r} can't be written in {self.name}, which is a plain function: make it a "
+                "generator and `yield` what Stream.write returns, or make it asynchronous"
+            )
+        where = f"message for Stream {stream.name!r}"
+        payload = self.codecs.encode(value, stream.value_type, where=where, limit=MESSAGE_LIMIT)
+        if self.kind is HandlerKind.GENERATOR:
+            return stream_frame(stream, payload)
+        self.send_stream(stream, payload)
+        return None
+
+    def send_stream(self, stream: Stream[Any], payload: bytes) -> None:
+        """Sends a message; nothing that becomes of it comes back."""
+        self._check_stream(stream)
+        key = self.task.key
+        self.reporter.stream(
+            StreamWrite(key.flow_id, stream.name, f"#{key.step_execution_id}", stream.stream_capacity_bytes, payload)
+        )
+
+    def _check_may_stream(self) -> None:
+        self.check_open()
+        if self.task.key.method == RPC:
+            raise ValueError(
+                f"a Stream is written by Steps, and this is {self.name}: start a Step with "
+                "RPCResult(..., next_steps=...), or write with Client.write_stream"
+            )
+
+    def _check_stream(self, stream: Stream[Any]) -> None:
+        if self._definition.streams.get(stream.name) is not stream:
+            self._refuse_undeclared(stream, self._definition.streams.get(stream.name))
 
     def _load_options(self, kind: str) -> str:
         """The options that load values of a Channel, a ChannelMap or an AttributeMap, in words."""
@@ -289,15 +329,6 @@ class AttemptRuntime(HandlerRuntime):
         if kind.endswith("_map"):
             names.append(f"{prefix}load_{kind}_instances")
         return f"{' or '.join(names)} in {owner}"
-
-    def _refuse_unimplemented(self, feature: str) -> NoReturn:
-        self.check_open()
-        raise DexServiceError(
-            StatusCode.UNIMPLEMENTED,
-            f"{feature} are not available in this version of dexray ({self.name})",
-            operation=self.task.key.method,
-            flow_id=self.task.key.flow_id,
-        )
 
     def _refuse_undeclared(self, thing: Any, declared: object | None) -> NoReturn:
         kind = type(thing).__name__

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dex.wire.service import FlowDescription, HistoryEvent
-
 from dexray.cli.readable import compact
 
 OPEN = frozenset({"ready", "running", "backoff", "waiting"})

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from dex import FlowStatus
-
 from dexray.cli import engine
 from dexray.cli.options import Address, Database, Debug, Json, Namespace, Place
 from dexray.cli.problems import CommandError

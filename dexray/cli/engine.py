@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 from dex import Client, Registry
 from dex.client_calls import ClientOptions, ServiceCaller
 from dex.wire.service import Answer, FlowService, Request
-
 from dexray.cli.options import Place
 
 AnswerT = TypeVar("AnswerT", bound=Answer)

@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+
 from dex import ValueMappingError
 from dex.names import check_instance, physical_name
 from dex.values import CodecRegistry, detach
 from dex.wire.service import DescribeFlow, FlowEntry, GetHistory, HistoryEvent, ListFlows, Publish, StopFlow
-
 from dexray.cli import engine
 from dexray.cli.options import Address, Database, Debug, FlowId, Json, Namespace, Place
 from dexray.cli.picture import flow_picture

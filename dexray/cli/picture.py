@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from dex.wire.service import FlowDescription, HistoryEvent, StepDescription
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from dex.wire.service import FlowDescription, HistoryEvent, StepDescription
 from dexray.cli.readable import compact, duration, moment
 from dexray.cli.terminal import Terminal
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dex import DexServiceError, FlowDefinitionError, LongPollTimeoutError, ValueMappingError
-
 from dexray.settings import SettingsError
 
 FAILED: Final = 1

@@ -7,10 +7,10 @@ import uuid
 from typing import Annotated, Any
 
 import typer
+
 from dex import FlowResult, FlowStatus, ValueMappingError
 from dex.names import check_flow_id
 from dex.values import to_readable
-
 from dexray.cli import engine
 from dexray.cli.options import Address, Database, Debug, Json, Namespace, Place
 from dexray.cli.problems import FAILED, CommandError, Interrupted, UsageProblem

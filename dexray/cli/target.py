@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any
 
 from dex import Flow, Registry, ValueMappingError
-
 from dexray.cli.problems import UsageProblem
 
 

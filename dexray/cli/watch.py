@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-from dex import Client, FlowResult, LongPollTimeoutError
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dex import Client, FlowResult, LongPollTimeoutError
 from dexray.cli.board import Board, Row
 from dexray.cli.problems import TimedOut
 from dexray.cli.readable import duration

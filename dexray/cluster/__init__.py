@@ -9,6 +9,7 @@
     lease         one engine for one database
     code_check    tries code on a worker before it is deployed
     ray_attempts  the FlowActor's attempts: Ray tasks for synchronous handlers, async workers for asynchronous ones
+    outbox        Stream messages on their way from a worker to the owner
     dispatch      how many attempts are handed out, and which share a task
 
 Who ends, and what follows

@@ -18,14 +18,16 @@ import time
 from typing import Any
 
 import ray
-from dex.registry import Registry
 
+from dex.registry import Registry
 from dexray.attempts.runner import run_async
 from dexray.cluster.attempt_messages import Beat, Finished, Handed, LotResult, Question, Report, decode_lot, encode
 from dexray.cluster.code_store import CodeCache, why_not_loadable
 from dexray.cluster.lot_run import BEAT_SECONDS, MOMENT
+from dexray.cluster.outbox import GATHER_SECONDS, Backlog
 from dexray.cluster.worker_task import runner_failure, with_worker
 from dexray.protocol.attempts import AttemptReturned, Heartbeat
+from dexray.protocol.streams import StreamWrite
 
 logger = logging.getLogger("dexray.cluster.async_worker")
 
@@ -87,6 +89,9 @@ class Channel:
         self._finished: list[Finished] = []
         self._beats: dict[int, Heartbeat | None] = {}
         self._beats_due = False
+        self._messages = Backlog()
+        self._messages_due = False
+        self._gathering: asyncio.TimerHandle | None = None
         self._delivery: asyncio.Task[None] | None = None
 
     def begin(self, handed: tuple[Handed, ...], registry: Registry) -> None:
@@ -142,6 +147,19 @@ class Channel:
         if self._beats:
             self._deliver()
 
+    def stream(self, message: StreamWrite) -> None:
+        """The first message goes at once, and the next ones together a moment later."""
+        self._messages.add(message)
+        if self._gathering is None:
+            self._messages_are_due()
+
+    def _messages_are_due(self) -> None:
+        self._gathering = None
+        if self._messages:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._messages_are_due)
+            self._messages_due = True
+            self._deliver()
+
     def _tell_running(self, tokens: tuple[int, ...]) -> None:
         begun = tuple(token for token in tokens if token in self._running)
         if begun:
@@ -153,11 +171,12 @@ class Channel:
 
     async def _deliver_all(self) -> None:
         try:
-            while self._finished or self._beats:
+            while self._finished or self._beats or self._messages_due:
                 finished, self._finished = tuple(self._finished), []
                 beats = tuple(Beat(token, heartbeat) for token, heartbeat in self._beats.items())
                 self._beats.clear()
-                await self._send(encode(Report(self._life, self._worker, finished, beats)))
+                messages, self._messages_due = self._messages.take(), False
+                await self._send(encode(Report(self._life, self._worker, finished, beats, messages)))
         finally:
             self._delivery = None
 
@@ -193,8 +212,8 @@ class _Running:
     def heartbeat(self, heartbeat: Heartbeat | None) -> None:
         self._channel.beat(self.handed.token, heartbeat)
 
-    def stream(self, name: str, payload: bytes) -> None:
-        """Streams have no store yet; a message counts as the sign of life that it is."""
+    def stream(self, message: StreamWrite) -> None:
+        self._channel.stream(message)
         self.heartbeat(None)
 
     def is_canceled(self) -> bool:

@@ -8,8 +8,8 @@ an owner has a random number too, because a restarted actor keeps its handle and
 its former self.
 
 - `Lot` goes out, `LotResult` is the answer of a Ray task.
-- `Report` is one-way news on the way: heartbeats, and results that should not wait for the end of the lot. It
-  may repeat what was said before; the owner counts each token once.
+- `Report` is one-way news on the way: heartbeats, Stream messages, and results that should not wait for the end of
+  the lot. It may repeat what was said before; the owner counts each token once, and Stream messages may repeat.
 - `Question` says which attempts have begun and asks which are canceled. With `wait` it is a long poll, and
   that is how cancellation reaches a running attempt. (`ray.cancel` of a task whose reply is just arriving
   aborts the process that calls it, up to Ray 2.60 at least: "Tried to complete task that was not pending". An
@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dexray.protocol.attempts import AttemptResult, AttemptTask, Heartbeat
+from dexray.protocol.streams import StreamWrite
 
 
 class Message(Struct, frozen=True, array_like=True):
@@ -82,6 +83,7 @@ class Report(Message, frozen=True):
     worker: str
     finished: tuple[Finished, ...] = ()
     beats: tuple[Beat, ...] = ()
+    messages: tuple[StreamWrite, ...] = ()  # for Streams, in order
 
 
 class Question(Message, frozen=True):

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import ray
-from dex.registry import Registry
 
+from dex.registry import Registry
 from dexray.attempts.code import CodeNotLoadable, load_registry
 from dexray.cluster.lane_wire import Door
 

@@ -31,6 +31,7 @@ from dexray.engine.clock import BlockingThread
 from dexray.journal import open_journal
 from dexray.journal.interface import Journal, JournalUnavailable
 from dexray.protocol.attempts import AttemptKey, AttemptResult, Heartbeat
+from dexray.protocol.streams import StreamWrite
 
 logger = logging.getLogger("dexray.cluster.flow_actor")
 
@@ -208,6 +209,9 @@ class _Sink:
 
     def attempt_heartbeat(self, key: AttemptKey, heartbeat: Heartbeat | None) -> None:
         self.host.attempt_heartbeat(key, heartbeat)
+
+    def stream_written(self, message: StreamWrite) -> None:
+        self.host.stream_written(message)
 
     def attempt_finished(self, key: AttemptKey, result: AttemptResult) -> None:
         self.host.attempt_finished(key, result)

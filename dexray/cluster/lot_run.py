@@ -5,7 +5,7 @@ milliseconds and
 
 - tells the owner of an attempt that runs longer than a moment, with a question that is answered when it is
   canceled;
-- sends heartbeats, the newest of each attempt, at most every 200 ms;
+- sends heartbeats, the newest of each attempt, at most every 200 ms, and Stream messages (`outbox`);
 - when one attempt or the whole lot takes longer than a pack should, sends the results there are and gives the
   rest back unstarted.
 
@@ -31,7 +31,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dexray.cluster.attempt_messages import Answer, Beat, Finished, Handed, Lot, LotResult, Question, Report
+from dexray.cluster.outbox import MessageOutbox
 from dexray.protocol.attempts import AttemptResult, AttemptReturned, Heartbeat
+from dexray.protocol.streams import StreamWrite
 
 MOMENT = 0.05
 """Seconds after which an attempt counts as running, and in which a pack should make progress."""
@@ -101,6 +103,7 @@ class LotRun:
         self._beats: dict[int, Heartbeat | None] = {}
         self._beat_after = 0.0
         self._announced: Asked | None = None
+        self._outbox = MessageOutbox(self._send_messages, clock)
         self.on_cancel: Callable[[], None] | None = None
 
     # The thread of the handlers ---------------------------------------------------------------------------------------
@@ -145,6 +148,7 @@ class LotRun:
 
     def done(self, result: AttemptResult, declined: bool = False) -> None:
         """The current attempt has ended."""
+        self._outbox.flush()  # what it wrote is on its way before its result
         with self._lock:
             if self._current is None:
                 return
@@ -175,9 +179,17 @@ class LotRun:
         if report is not None:
             self._link.report(report)
 
+    def stream(self, message: StreamWrite) -> None:
+        self._outbox.add(message)
+        self.heartbeat(None)
+
+    def _send_messages(self, messages: tuple[StreamWrite, ...]) -> None:
+        self._link.report(Report(self._lot.life, self._worker, messages=messages))
+
     # The watchdog -----------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
+        self._outbox.look()
         now = self._clock()
         question: Question | None = None
         with self._lock:

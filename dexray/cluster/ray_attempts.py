@@ -216,6 +216,8 @@ class RayAttempts(AttemptPort):
     def on_report(self, data: bytes) -> None:
         """News of running attempts."""
         report = decode_report(data)
+        for message in report.messages:  # of whatever life: they outlive their attempt
+            self._sink.stream_written(message)
         if report.life != self._life:
             return
         for beat in report.beats:

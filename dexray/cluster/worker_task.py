@@ -24,8 +24,8 @@ from typing import Any
 
 import msgspec
 import ray
-from dex.registry import Registry
 
+from dex.registry import Registry
 from dexray.attempts.runner import run_async, run_sync
 from dexray.cluster.attempt_messages import (
     Answer,
@@ -49,6 +49,7 @@ from dexray.protocol.attempts import (
     AttemptTask,
     Heartbeat,
 )
+from dexray.protocol.streams import StreamWrite
 
 logger = logging.getLogger("dexray.cluster.worker")
 
@@ -125,16 +126,13 @@ class WorkerProcess:
 class LotReporter:
     """What handlers of a lot see of it: a Reporter."""
 
-    __slots__ = ("_interrupted", "heartbeat", "is_canceled")
+    __slots__ = ("_interrupted", "heartbeat", "is_canceled", "stream")
 
     def __init__(self, run: LotRun) -> None:
         self._interrupted = False
         self.heartbeat: Callable[[Heartbeat | None], None] = run.heartbeat
+        self.stream: Callable[[StreamWrite], None] = run.stream
         self.is_canceled: Callable[[], bool] = run.is_canceled
-
-    def stream(self, name: str, payload: bytes) -> None:
-        """Streams have no store yet; a message counts as the sign of life that it is."""
-        self.heartbeat(None)
 
     def interrupts(self) -> bool:
         is_first, self._interrupted = not self._interrupted, True

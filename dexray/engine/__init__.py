@@ -13,6 +13,7 @@ What it promises
   from memory with all that was not durable, and whoever waited is told to ask again.
 - When the database is away, Flows keep their state and wait, ASYNC ones too; calls fail as UNAVAILABLE in bounded time;
   all go on when it returns.
+- Messages of Streams (`streams`) stand beside all this: best effort, in no record, and no Flow waits for them.
 - A slot that was reserved for an attempt is given to its run or given back, whatever happens to the Flow between.
 - One Flow's trouble (an unreadable journal, a violated invariant, a record that the database can't take, code that is
   not deployed) stops that Flow alone, and `describe` says why.

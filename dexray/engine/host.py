@@ -32,6 +32,7 @@ from dexray.engine.requests import not_active
 from dexray.engine.residents import Residents
 from dexray.engine.rpc import RpcDesk
 from dexray.engine.settings import HostLoad, HostSettings
+from dexray.engine.streams import StreamDesk
 from dexray.engine.subflows import SubFlows
 from dexray.journal.interface import Journal, JournalUnavailable, Outcome
 from dexray.machine import commands
@@ -41,6 +42,7 @@ from dexray.machine.state import Flow, StepState
 from dexray.machine.turn import Turn
 from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptReturned, Heartbeat
 from dexray.protocol.ports import AttemptPort, Router
+from dexray.protocol.streams import StreamWrite
 
 logger = logging.getLogger("dexray.engine")
 
@@ -86,6 +88,7 @@ class FlowHost:
         self._hand_outs = HandOuts(self, attempts)
         self.rpcs = RpcDesk(self, attempts)
         self.subflows = SubFlows(self, router)
+        self.streams = StreamDesk(self)
         self._committer = GroupCommitter(journal, blocking)
         self._touched: dict[LiveFlow, None] = {}
         self._flush_scheduled = False
@@ -114,6 +117,7 @@ class FlowHost:
         left = await self._hand_outs.drain(drain)
         if left:
             logger.warning("%d attempts did not end within %g s and are interrupted", left, drain)
+        await self.streams.drained()
         self.stopped = True
         await self._written()
         await self.abandon()
@@ -319,6 +323,9 @@ class FlowHost:
 
     def attempt_heartbeat(self, key: AttemptKey, heartbeat: Heartbeat | None) -> None:
         self._hand_outs.watch.heartbeat(key, heartbeat)
+
+    def stream_written(self, message: StreamWrite) -> None:
+        self.streams.take(message)
 
     def attempt_finished(self, key: AttemptKey, result: AttemptResult) -> None:
         if key.method == RPC:

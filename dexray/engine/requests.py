@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dex.values import reference_of, to_readable
 from dex.wire import service as s
 from dex.wire.service import ServiceError, encode
-from dexray.engine import control, starting, travel, waiters
+from dexray.engine import control, starting, streams, travel, waiters
 from dexray.engine.history import history_page
 from dexray.engine.live import LiveFlow, Lost
 from dexray.journal.interface import RequestAnswer
@@ -432,4 +432,7 @@ _ANSWER: dict[type, Callable[[FlowHost, Any], Awaitable[s.Answer]]] = {
     s.DescribeFlow: _describe_flow,
     s.GetHistory: _history,
     s.ListFlows: _list_flows,
+    s.WriteStream: streams.write_stream,
+    s.ReadStream: streams.read_stream,
+    s.ListStreamMessages: streams.list_messages,
 }

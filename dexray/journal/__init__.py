@@ -9,6 +9,7 @@ How it is cut
   alone.
 - `verdicts` says which records of a batch may be written: a pure function of the batch and of what the database has.
 - `sql` is the Journal over any SQL database; `appending` is its hot path, with statements that are compiled once.
+- `streams` is the part of it that keeps the messages of Streams, which are best effort and belong to no run.
 - `schema` holds the tables and the list of migrations; `rows` turns rows into values and page tokens into positions.
 - `database` is the seam between databases: how a transaction is begun, repeated and given up, and the few words that
   databases say differently. `sqlite` is the SQLite side of it, `writer_queue` the kernel lock that its writers queue
@@ -48,6 +49,7 @@ from dexray.journal.interface import (
     JournalUnavailable,
     Lease,
     LoadedRun,
+    NewMessage,
     NewRun,
     Outcome,
     Record,
@@ -55,6 +57,7 @@ from dexray.journal.interface import (
     RunChange,
     RunRow,
     StoredDeployment,
+    StoredMessage,
 )
 from dexray.journal.sql import SqlJournal
 from dexray.journal.sqlite import SqliteDatabase
@@ -67,6 +70,7 @@ __all__ = [
     "JournalUnavailable",
     "Lease",
     "LoadedRun",
+    "NewMessage",
     "NewRun",
     "Outcome",
     "Record",
@@ -74,6 +78,7 @@ __all__ = [
     "RunChange",
     "RunRow",
     "StoredDeployment",
+    "StoredMessage",
     "open_journal",
 ]
 

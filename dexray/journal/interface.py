@@ -144,6 +144,28 @@ class Lease:
     expires_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message for a Stream that keeps about `capacity` bytes of payloads."""
+
+    flow_id: str
+    stream: str
+    created_at: float
+    source: str
+    payload: bytes
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """`seq` counts the messages of a Stream from 1 and never goes back."""
+
+    seq: int
+    created_at: float
+    source: str
+    payload: bytes
+
+
 class Journal(Protocol):
     def migrate(self) -> None:
         """Creates or upgrades the schema, safely against other processes doing the same."""
@@ -206,5 +228,17 @@ class Journal(Protocol):
         """The lease as it is, expired or not."""
 
     def release_lease(self, name: str, holder: str) -> None: ...
+
+    def append_messages(self, batch: Sequence[NewMessage]) -> None:
+        """Appends messages to their Streams, in order, and trims these, oldest first. Fenced by nothing."""
+
+    def read_messages(
+        self, flow_id: str, stream: str, after_seq: int, limit: int, max_bytes: int = 1 << 20
+    ) -> list[StoredMessage]:
+        """Messages of a Stream, oldest first: at most `limit`, and at most `max_bytes` of payloads, but at least one
+        where there is one. An `after_seq` beyond the last message is taken for 0."""
+
+    def list_messages(self, flow_id: str, stream: str, before_seq: int, limit: int) -> list[StoredMessage]:
+        """Messages of a Stream, newest first; a `before_seq` of 0 begins with the newest."""
 
     def close(self) -> None: ...

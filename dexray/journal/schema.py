@@ -9,6 +9,7 @@ What is where
   outlive the run.
 - `blobs` by content, and `blob_refs`: which runs hold which blob, so that a blob can be freed after its last run.
 - `deployments`: code by content. `flow_deployments`: the newest one of each Flow type.
+- `streams`, one row a Stream, and `stream_messages`: see `dexray.journal.streams`.
 - `leases`, `schema_version`.
 
 A new database gets the newest tables at once and is marked as having every version; an old one goes through
@@ -163,6 +164,27 @@ leases = Table(
     Column("expires_at", Double, nullable=False),
 )
 
+streams = Table(
+    "streams",
+    metadata,
+    Column("flow_id", Ident, primary_key=True),
+    Column("stream", Ident, primary_key=True),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("size", BigInteger, nullable=False),
+)
+
+stream_messages = Table(
+    "stream_messages",
+    metadata,
+    Column("flow_id", Ident, primary_key=True),
+    Column("stream", Ident, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("created_at", Double, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -177,7 +199,14 @@ def _create_everything(connection: Connection) -> None:
     metadata.create_all(connection, checkfirst=False)
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration(1, "runs, events and what goes with them", _create_everything),)
+def _create_streams(connection: Connection) -> None:
+    metadata.create_all(connection, tables=[streams, stream_messages], checkfirst=False)
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(1, "runs, events and what goes with them", _create_everything),
+    Migration(2, "streams", _create_streams),
+)
 
 
 def version_of(connection: Connection, known: tuple[Migration, ...] = MIGRATIONS) -> int:

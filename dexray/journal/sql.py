@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, not_, select, update
 
-from dexray.journal import rows
+from dexray.journal import rows, streams
 from dexray.journal.appending import Appender
 from dexray.journal.database import Database
 from dexray.journal.interface import (
@@ -19,10 +19,12 @@ from dexray.journal.interface import (
     Journal,
     Lease,
     LoadedRun,
+    NewMessage,
     Outcome,
     Record,
     RunRow,
     StoredDeployment,
+    StoredMessage,
 )
 from dexray.journal.schema import (
     MIGRATIONS,
@@ -220,6 +222,24 @@ class SqlJournal(Journal):
     def release_lease(self, name: str, holder: str) -> None:
         statement = delete(leases).where(leases.c.name == name, leases.c.holder == holder)
         self._database.write(lambda connection: connection.execute(statement) and None)
+
+    # Streams
+
+    def append_messages(self, batch: Sequence[NewMessage]) -> None:
+        if batch:
+            self._database.write(lambda connection: streams.append(connection, self._database, batch))
+
+    def read_messages(
+        self, flow_id: str, stream: str, after_seq: int, limit: int, max_bytes: int = 1 << 20
+    ) -> list[StoredMessage]:
+        return self._database.read(
+            lambda connection: streams.read(connection, flow_id, stream, after_seq, limit, max_bytes)
+        )
+
+    def list_messages(self, flow_id: str, stream: str, before_seq: int, limit: int) -> list[StoredMessage]:
+        return self._database.read(
+            lambda connection: list(streams.page_before(connection, flow_id, stream, before_seq, limit))
+        )
 
     def close(self) -> None:
         self._database.close()

@@ -21,7 +21,6 @@ dropped.
 from __future__ import annotations
 
 from dex.wire.service import Completion
-
 from dexray.machine import steps
 from dexray.machine.events import Failure, FlowClosed, FlowTimedOut
 from dexray.machine.turn import Turn

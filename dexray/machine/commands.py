@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from dex.wire.service import FlowConfigSpec
 from dex.wire.specs import TimeoutHandlerSpec
-
 from dexray.protocol.attempts import AttemptKey, AttemptResult, Heartbeat, RpcSucceeded
 from dexray.protocol.subflows import SubFlowResult
 

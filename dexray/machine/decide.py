@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dex.wire.specs import WAIT_FOR, FlowSpec
-
 from dexray.machine import closing, commands, conditions, invariants, rpcs, steps, subflows, timers, timetravel
 from dexray.machine.events import AttributesWritten, FlowConfigUpdated, FlowStarted, MessagePublished
 from dexray.machine.state import BACKOFF, START, TIMEOUT, WAITING, Flow

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dex.wire.service import FailureDescription, FlowDescription, StepDescription
-
 from dexray.machine import subflows
 from dexray.machine.state import BACKOFF, READY, RUNNING, Flow, StepState
 from dexray.protocol.attempts import ConditionSpec, WaitSpec

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from dex.wire.service import Completion, FlowConfigSpec
-from dex.wire.specs import LoadSpec, StepSpec, TimeoutHandlerSpec
 from msgspec import Struct
 
+from dex.wire.service import Completion, FlowConfigSpec
+from dex.wire.specs import LoadSpec, StepSpec, TimeoutHandlerSpec
 from dexray.protocol.attempts import RecoveryError, WaitSpec
 
 

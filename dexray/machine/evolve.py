@@ -11,10 +11,10 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from dex.wire.service import Completion
-from dex.wire.specs import EXECUTE
 from msgspec.structs import replace
 
+from dex.wire.service import Completion
+from dex.wire.specs import EXECUTE
 from dexray.machine import events as e
 from dexray.machine.state import (
     BACKOFF,

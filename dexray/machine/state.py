@@ -10,10 +10,10 @@ import heapq
 from typing import Any
 
 import msgspec
-from dex.wire.service import Completion, FlowConfigSpec
-from dex.wire.specs import EXECUTE, WAIT_FOR, LoadSpec, StepSpec, TimeoutHandlerSpec
 from msgspec import Struct, field
 
+from dex.wire.service import Completion, FlowConfigSpec
+from dex.wire.specs import EXECUTE, WAIT_FOR, LoadSpec, StepSpec, TimeoutHandlerSpec
 from dexray.machine.events import Failure, UnreadableRecord
 from dexray.protocol.attempts import ConditionResult, RecoveryError, WaitSpec
 from dexray.protocol.subflows import SubFlowResult, SubFlowSpec

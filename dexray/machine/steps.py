@@ -19,7 +19,6 @@ The timeout handler of a Flow is a Step execution too, of the type `sys:timeout_
 from __future__ import annotations
 
 from dex.wire.specs import ASYNC, EXECUTE, WAIT_FOR, FailureRoute, LoadSpec, MethodSpec, RetrySpec, StepSpec
-
 from dexray.machine import closing, conditions
 from dexray.machine.events import (
     AttemptFailed,

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from dex.wire.specs import EXECUTE, LoadSpec, StepSpec
-
 from dexray.machine.state import FlowState, Snapshot, StepState
 from dexray.machine.turn import key_of, method_of
 from dexray.protocol.attempts import AttemptTask

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dex.wire.specs import ASYNC, EXECUTE, SYNC, WAIT_FOR, FlowSpec, MethodSpec, StepSpec
-
 from dexray.machine.events import AnyEvent, FlowClosed, StepCancelled
 from dexray.machine.evolve import evolve
 from dexray.machine.state import RUNNING, TIMEOUT, Flow, FlowState, StepState

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dex.wire.specs import StepSpec
 from msgspec import Struct
 
+from dex.wire.specs import StepSpec
 from dexray.protocol.subflows import SubFlowSpec
 
 NOT_STARTED = "NOT_STARTED"

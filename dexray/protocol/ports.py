@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from dex.wire.service import AnswerT, Request
-
 from dexray.protocol.attempts import AttemptKey, AttemptResult, AttemptTask, Heartbeat
+from dexray.protocol.streams import StreamWrite
 
 
 class AttemptSink(Protocol):
@@ -25,6 +25,9 @@ class AttemptSink(Protocol):
 
     def attempt_finished(self, key: AttemptKey, result: AttemptResult) -> None:
         """The one final result."""
+
+    def stream_written(self, message: StreamWrite) -> None:
+        """A message for a Stream, from an attempt that may be over by now. Best effort."""
 
     def slots_changed(self) -> None:
         """There may be room for attempts that `reserve` refused."""

@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from dex import Registry
-from dex.wire.service import AnswerT, Request
 from msgspec.structs import replace
 
+from dex import Registry
+from dex.wire.service import AnswerT, Request
 from dexray.attempts import run_async, run_sync
 from dexray.attempts.ids import message_id
 from dexray.engine import Clock, FlowHost, HostSettings
@@ -18,6 +18,7 @@ from dexray.engine.clock import Blocking, BlockingInline
 from dexray.journal.interface import Journal
 from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptTask, Heartbeat
 from dexray.protocol.ports import AttemptSink, Router
+from dexray.protocol.streams import StreamWrite
 
 WORKER = "in-process"
 """The name of the worker in failures."""
@@ -31,8 +32,9 @@ class _Reporter:
     def heartbeat(self, heartbeat: Heartbeat | None) -> None:
         self._port.sink.attempt_heartbeat(self._key, heartbeat)
 
-    def stream(self, name: str, payload: bytes) -> None:
+    def stream(self, message: StreamWrite) -> None:
         self._port.sink.attempt_heartbeat(self._key, None)
+        self._port.sink.stream_written(message)
 
     def is_canceled(self) -> bool:
         return self._key in self._port.canceled

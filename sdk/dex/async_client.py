@@ -27,6 +27,7 @@ from dex.client_control import ControlCalls
 from dex.client_requests import RequestBuilder
 from dex.client_results import flow_info, flows_page
 from dex.client_rpc import RpcCalls
+from dex.client_streams import ReadAhead, StreamCalls
 from dex.client_unserved import UnservedCalls
 from dex.flow import Flow
 from dex.names import check_flow_id
@@ -41,7 +42,7 @@ StartT = TypeVar("StartT")
 T = TypeVar("T")
 
 
-class AsyncClient(ControlCalls, RpcCalls, UnservedCalls):
+class AsyncClient(ControlCalls, RpcCalls, StreamCalls, UnservedCalls):
     """Starts, feeds, watches and stops Flows.
 
         async with AsyncClient(registry) as client:
@@ -63,6 +64,7 @@ class AsyncClient(ControlCalls, RpcCalls, UnservedCalls):
         self._options = options
         self._service = service
         self._caller = ServiceCaller(service, _default_service, options)
+        self._read_ahead = ReadAhead()
 
     @property
     def registry(self) -> Registry:

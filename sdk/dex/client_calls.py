@@ -39,6 +39,7 @@ from dex.wire.service import (
     GetHistory,
     HistoryEvent,
     InvokeRpc,
+    ReadStream,
     Request,
     ServiceError,
     ServiceFailure,
@@ -255,7 +256,7 @@ def _poll_of(request: Request[Any]) -> float:
     match request:
         case WaitForFlow(timeout=seconds) | GetHistory(wait=seconds) | InvokeRpc(timeout=seconds):
             return seconds
-        case WaitForStep(timeout=seconds) | WaitForAttribute(timeout=seconds):
+        case WaitForStep(timeout=seconds) | WaitForAttribute(timeout=seconds) | ReadStream(timeout=seconds):
             return seconds
         case _:
             return 0.0

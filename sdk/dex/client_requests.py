@@ -33,21 +33,25 @@ from dex.options import (
     WaitForStepCompletionOptions,
 )
 from dex.registry import Registry
-from dex.stream import Stream
+from dex.stream import MESSAGE_LIMIT, Stream
 from dex.values import attach, detach
 from dex.wire.service import (
     AttributeValue,
     GetAttribute,
     InvokeRpc,
+    ListStreamMessages,
     Publish,
+    ReadStream,
     SetAttribute,
     SkipTimer,
     StartFlow,
     StopFlow,
+    StreamEntry,
     TimeTravel,
     UpdateFlowConfig,
     WaitForAttribute,
     WaitForStep,
+    WriteStream,
 )
 
 Definition = Attribute[Any] | AttributeMap[Any] | Channel[Any] | ChannelMap[Any] | Stream[Any]
@@ -302,6 +306,46 @@ class RequestBuilder:
             keep=bool(options.request_id),
         )
 
+    # Streams ----------------------------------------------------------------------------------------------------------
+
+    def write_stream(self, flow_id: str, stream: Stream[Any], source: str, value: Any) -> WriteStream:
+        self._check_stream("write_stream", stream)
+        if not isinstance(source, str):
+            raise TypeError(f"write_stream(source=…) must be a str, got {type(source).__name__}: {source!r}")
+        if not source:
+            raise ValueError(f"write_stream: the source of a message to Stream {stream.name!r} must not be empty")
+        where = f"message for Stream {stream.name!r}"
+        limit = min(self._limit, MESSAGE_LIMIT)
+        return WriteStream(
+            flow_id=check_flow_id(flow_id),
+            stream=stream.name,
+            source=source,
+            value=self._codecs.encode(value, stream.value_type, where=where, limit=limit),
+            capacity=stream.stream_capacity_bytes,
+        )
+
+    def read_stream(self, flow_id: str, stream: Stream[Any], token: str, limit: int) -> ReadStream:
+        self._check_stream("read_stream", stream)
+        return ReadStream(
+            flow_id=check_flow_id(flow_id), stream=stream.name, token=_token("read_stream", token), limit=limit
+        )
+
+    def list_stream_messages(
+        self, flow_id: str, stream: Stream[Any], page_size: int, token: str, largest: int
+    ) -> ListStreamMessages:
+        self._check_stream("list_stream_messages", stream)
+        if not 1 <= page_size <= largest:
+            raise ValueError(f"list_stream_messages: page_size must be from 1 to {largest}, got {page_size}")
+        return ListStreamMessages(
+            flow_id=check_flow_id(flow_id),
+            stream=stream.name,
+            page_size=page_size,
+            token=_token("list_stream_messages", token),
+        )
+
+    def stream_value(self, stream: Stream[Any], entry: StreamEntry) -> Any:
+        return self._codecs.decode(entry.value, stream.value_type, where=f"message of Stream {stream.name!r}")
+
     # Checks -----------------------------------------------------------------------------------------------------------
 
     def check_attribute(
@@ -310,13 +354,10 @@ class RequestBuilder:
         """The arguments behind the Attribute and its instance."""
         return self._target(operation, attribute, arguments, Attribute, AttributeMap)[1]
 
-    def check_stream(self, operation: str, stream: Stream[Any], *values: Any) -> None:
-        """Refuses a Stream that is not registered, and values that are not its type."""
+    def _check_stream(self, operation: str, stream: Stream[Any]) -> None:
         if not isinstance(stream, Stream):
             raise TypeError(f"{operation} takes a Stream, got {type(stream).__name__}: {stream!r}")
         self._check_registered(operation, stream)
-        for value in values:
-            self._encode(value, stream.value_type, f"message for Stream {stream.name!r}", {})
 
     def _target(
         self, operation: str, definition: Any, arguments: tuple[Any, ...], plain: type[Any], keyed: type[Any]
@@ -359,6 +400,12 @@ def _identity(request_id: str | None) -> tuple[str, bool]:
     if not request_id:
         raise ValueError('request_id must not be "": leave it out to have one made for this call')
     return request_id, False
+
+
+def _token(operation: str, token: str) -> str:
+    if not isinstance(token, str):
+        raise TypeError(f"{operation}: a token is a str, got {type(token).__name__}: {token!r}")
+    return token
 
 
 def _describe(definition: Definition) -> str:

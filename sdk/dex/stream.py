@@ -1,8 +1,8 @@
 """Streams: progress for people to watch while a Step runs, such as the words of an answer.
 
 Messages are best effort and no part of any commit: they survive a failed attempt, and may repeat when it is tried
-  again. Writing one is
-also a heartbeat. Asynchronous handlers write directly, generator handlers yield the frame that `write` returns.
+again. Writing one is also a heartbeat. Asynchronous handlers write directly, generator handlers yield the frame that
+`write` returns; plain functions can't write.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from dex._runtime import runtime_of
 from dex.context import AsyncContext, Context
@@ -21,6 +21,9 @@ from dex.step import StepOutput
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+MESSAGE_LIMIT: Final = 100 * 1024
+"""Bytes that one encoded message may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,12 @@ class Stream(Generic[T]):
     def write(self, context: Context, value: T) -> StepOutput: ...
 
     def write(self, context: Context, value: T) -> StepOutput | None:
-        """Sends a message from an asynchronous handler; makes the frame to `yield` in a generator handler."""
+        """Sends a message from an asynchronous handler; makes the frame to `yield` in a generator handler.
+
+        A Stream whose store fails fails no Step. Raises ValueMappingError for a value of another type or of more than
+        100 KiB when encoded, ValueError in a plain function, in an RPC, and for a Stream that its Flow does not
+        declare.
+        """
         return runtime_of(context).write_stream(self, value)
 
     @overload

@@ -6,7 +6,6 @@ from typing import Any
 
 from dex.registry import Registry
 from dex.values import CodecRegistry
-
 from dexray.attempts.runner import run_sync
 from dexray.protocol.attempts import (
     AttemptFailed,
@@ -16,6 +15,7 @@ from dexray.protocol.attempts import (
     Heartbeat,
     WaitForSucceeded,
 )
+from dexray.protocol.streams import StreamWrite
 
 CODECS = CodecRegistry()
 STARTED_AT = 1_000_000.0
@@ -35,15 +35,15 @@ class RecordingReporter:
 
     def __init__(self, now: float = STARTED_AT) -> None:
         self.heartbeats: list[Heartbeat | None] = []
-        self.streams: list[tuple[str, bytes]] = []
+        self.streams: list[StreamWrite] = []
         self.canceled = False
         self.time = now
 
     def heartbeat(self, heartbeat: Heartbeat | None) -> None:
         self.heartbeats.append(heartbeat)
 
-    def stream(self, name: str, payload: bytes) -> None:
-        self.streams.append((name, payload))
+    def stream(self, message: StreamWrite) -> None:
+        self.streams.append(message)
 
     def interrupts(self) -> bool:
         return True

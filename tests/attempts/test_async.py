@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+
 from dex.channel import Channel
 from dex.context import AsyncContext
 from dex.decision import StepDecision, dead_end, graceful_complete
@@ -14,7 +15,6 @@ from dex.flow import Flow, PersistenceSchema, StepList
 from dex.registry import Registry
 from dex.step import Step
 from dex.wait import Wait
-
 from dexray.attempts.failures import CANCELED
 from dexray.attempts.runner import run_async
 from dexray.protocol.attempts import (

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from dex.errors import FlowDefinitionError
 from dex.registry import Registry
-
 from dexray.attempts.code import PYTHON, CodeNotLoadable, load_registry, pack_registry
 from dexray.protocol.attempts import ExecuteSucceeded
 from tests.attempts.build import executed, payload, task_for, value_of

@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
+
 from dex.errors import (
     DexServiceError,
     FlowDefinitionError,
@@ -14,7 +15,6 @@ from dex.errors import (
     ValueMappingError,
     retry_after,
 )
-
 from dexray.attempts.failures import (
     DETAIL_LIMIT,
     TRACE_LIMIT,

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex.channel import Channel
 from dex.decision import (
     StepDecision,
@@ -20,7 +21,6 @@ from dex.decision import (
 )
 from dex.options import StepOptions
 from dex.wait import ConditionCombination, Timer, Wait, WaitKind
-
 from dexray.protocol.attempts import (
     INVALID_RESULT,
     AttemptFailed,

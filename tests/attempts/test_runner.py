@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import Any, ClassVar
 
 import pytest
+
 from dex.context import AsyncContext, Context
 from dex.decision import StepDecision, dead_end, graceful_complete
 from dex.errors import ValueMappingError, retry_after
@@ -14,7 +15,6 @@ from dex.flow import Flow, StepList
 from dex.registry import Registry
 from dex.step import Step, StepOutput, heartbeat
 from dex.wait import Wait
-
 from dexray.protocol.attempts import (
     HANDLER_ERROR,
     INVALID_RESULT,

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from dex.channel import ChannelMessage
 from dex.decision import dead_end, graceful_complete
 from dex.errors import AttributeMapNotLoadedError, ChannelMessagesNotLoadedError
-from dex.stream import Stream
 from dex.wait import Wait
-
 from dexray.protocol.attempts import AttemptTask, ConditionResult, ExecuteSucceeded
 from tests.attempts import shop
 from tests.attempts.build import executed, failed, payload, task_for, value_of, waited
@@ -305,20 +304,6 @@ def test_results_of_a_wait_are_not_there_before_it() -> None:
 
     shop.Script.wait_for = staticmethod(wait_for)
     waited(REGISTRY, task(method="wait_for"))
-
-
-# Not yet ------------------------------------------------------------------------------------------------------------
-
-
-def test_streams_are_refused_by_name() -> None:
-    stream = Stream("log", str, 1000)
-    for use, feature in (
-        (lambda context: stream.write(context, "x"), "Streams"),
-    ):
-        error = error_of(use)
-        assert error.startswith("dex.errors.DexServiceError")
-        assert "UNIMPLEMENTED" in error
-        assert feature in error
 
 
 # After the end --------------------------------------------------------------------------------------------------------

@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import ray
-from dex import AsyncClient, AttributeMatch, Registry
 
 import dexray
+from dex import AsyncClient, AttributeMatch, Registry
 from tests.benchmarks.control import LAPS, control_measures
 from tests.benchmarks.flows import Chain, FanOut, PingPong, ping, pong_count
 from tests.benchmarks.rpc import LEDGER, rpc_measures
+from tests.benchmarks.streams import TICKER, stream_measures
 from tests.benchmarks.subflows import LEAVES, TREE, subflow_measures
 
 CHAIN, FAN_OUT, PING_PONG = Chain(), FanOut(), PingPong()
@@ -113,7 +114,7 @@ async def warm_up(client: AsyncClient) -> None:
 
 async def main(scale: float) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
-        registry = Registry([CHAIN, FAN_OUT, PING_PONG, LEDGER, LAPS, TREE, LEAVES], allow_async_handlers=True)
+        registry = Registry([CHAIN, FAN_OUT, PING_PONG, LEDGER, LAPS, TREE, LEAVES, TICKER], allow_async_handlers=True)
         figures: dict[str, dict[str, float]] = {}
         async with await dexray.connect_async(registry, address="local", database=Path(folder) / "flows.db") as client:
             await warm_up(client)
@@ -125,6 +126,7 @@ async def main(scale: float) -> dict[str, dict[str, float]]:
                 *rpc_measures(client, scale),
                 *control_measures(client, scale),
                 *subflow_measures(client, scale),
+                *stream_measures(client, scale),
             ]
             for name, measure in measures:
                 figures[name] = await measure()

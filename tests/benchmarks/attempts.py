@@ -17,7 +17,6 @@ from dex.decision import StepDecision, dead_end, go_to
 from dex.flow import Flow, PersistenceSchema, StepList
 from dex.registry import Registry
 from dex.step import Step
-
 from dexray.attempts import SilentReporter, run_async, run_sync
 from dexray.protocol.attempts import AttemptKey, AttemptTask, ExecuteSucceeded
 

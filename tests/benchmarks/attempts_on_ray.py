@@ -14,8 +14,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
 
 import ray
-from dex.values import CodecRegistry
 
+from dex.values import CodecRegistry
 from dexray.attempts.code import pack_registry
 from dexray.cluster.dispatch import DispatchSettings
 from dexray.cluster.ray_attempts import AttemptSettings

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from typer.testing import CliRunner
+
 from dex import Client, Flow, Registry
 from dex._portal import Portal
 from dex.wire.service import AnswerT, Request
-from typer.testing import CliRunner
-
 from dexray.cli import engine
 from dexray.cli.app import app
 from dexray.cli.options import Place

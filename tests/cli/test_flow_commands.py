@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex import Client, FlowStatus
 from dex.wire.service import (
     DescribeFlow,
@@ -22,7 +23,6 @@ from dex.wire.service import (
     StepDescription,
     StopFlow,
 )
-
 from tests.cli.conftest import Engine, Shell, shell
 from tests.cli.flows import NOTES, FragileFlow, Order, PriceFlow, approval_flow
 

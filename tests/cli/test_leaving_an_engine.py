@@ -7,9 +7,9 @@ import signal
 from typing import Any
 
 import pytest
-from dex import Registry
 
 import dexray
+from dex import Registry
 from dexray.cli import engine
 from dexray.cli.options import Place
 

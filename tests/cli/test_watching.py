@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dex.wire.service import FailureDescription, FlowDescription, HistoryEvent, StepDescription
 from rich.console import Console
 
+from dex.wire.service import FailureDescription, FlowDescription, HistoryEvent, StepDescription
 from dexray.cli import watch as watching
 from dexray.cli.board import Board
 from tests.cli.conftest import Shell

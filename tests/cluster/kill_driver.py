@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from dex import Registry
-
 import dexray
+from dex import Registry
 from tests.cluster.kill_flows import Job, KillFlow, token
 
 

@@ -25,6 +25,7 @@ from dexray.protocol.attempts import (
     ExecuteSucceeded,
     Heartbeat,
 )
+from dexray.protocol.streams import StreamWrite
 
 NODE = "node-1"
 SOON = 5.0
@@ -150,6 +151,8 @@ class Owner:
     def attempt_running(self, key: AttemptKey) -> None: ...
 
     def attempt_heartbeat(self, key: AttemptKey, heartbeat: Heartbeat | None) -> None: ...
+
+    def stream_written(self, message: StreamWrite) -> None: ...
 
     def attempt_finished(self, key: AttemptKey, result: AttemptResult) -> None:
         self.results.setdefault(key, []).append(result)

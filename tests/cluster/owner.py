@@ -12,6 +12,7 @@ import ray
 from dexray.cluster.code_store import CodeStore
 from dexray.cluster.ray_attempts import AttemptSettings, RayAttempts
 from dexray.protocol.attempts import AttemptKey, AttemptResult, AttemptTask, Heartbeat
+from dexray.protocol.streams import StreamWrite
 
 
 class Owner:
@@ -26,6 +27,7 @@ class Owner:
         self.handed_out_at: dict[AttemptKey, float] = {}
         self.running: dict[AttemptKey, float] = {}
         self.heartbeats: list[tuple[AttemptKey, Heartbeat | None]] = []
+        self.messages: list[StreamWrite] = []
         self.twice: list[AttemptKey] = []
         self.awaited: set[AttemptKey] = set()
         self.to_cancel: set[AttemptKey] = set()
@@ -71,6 +73,10 @@ class Owner:
 
     def attempt_heartbeat(self, key: AttemptKey, heartbeat: Heartbeat | None) -> None:
         self.heartbeats.append((key, heartbeat))
+        self.news.set()
+
+    def stream_written(self, message: StreamWrite) -> None:
+        self.messages.append(message)
         self.news.set()
 
     def attempt_finished(self, key: AttemptKey, result: AttemptResult) -> None:

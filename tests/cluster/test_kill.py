@@ -21,9 +21,9 @@ import msgspec
 import psutil
 import pytest
 import ray
-from dex import Client, Registry
 
 import dexray
+from dex import Client, Registry
 from dexray.cluster.protocol import DIRECTORY, ActorLoad, flow_actor_name
 from tests.cluster.kill_flows import STEPS, Job, KillFlow, token
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from dex.values import CodecRegistry
 
+from dex.values import CodecRegistry
 from dexray.attempts.code import pack_registry
 from dexray.cluster.ray_attempts import AttemptSettings
 from dexray.protocol.attempts import (

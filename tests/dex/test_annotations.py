@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Optional, TypeVar
 
 import pytest
+
 from dex import Flow, Registry, Step, StepDecision, StepList, dead_end
 from dex._annotations import argument_of, same_type
 from dex.step import InputT

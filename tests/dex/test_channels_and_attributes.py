@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from dex import (
     Attribute,
     AttributeIndex,
@@ -24,7 +25,6 @@ from dex import (
     SubFlow,
 )
 from dex.stream import AsyncBufferedTextStream, BufferedTextStream
-
 from tests.dex.recording import RecordingContext, RecordingRuntime
 
 A = Channel("a", int)

@@ -7,6 +7,7 @@ import threading
 from datetime import timedelta
 
 import pytest
+
 from dex.client_calls import ClientOptions, HistoryCursor, ServiceCaller
 from dex.errors import DexServiceError, FlowNotFoundError, LongPollTimeoutError, StatusCode
 from dex.wire.service import (
@@ -23,7 +24,6 @@ from dex.wire.service import (
     StartFlow,
     StopFlow,
 )
-
 from tests.dex.scripted_service import HANG, ScriptedService, VirtualTime, poll_over, unavailable
 
 

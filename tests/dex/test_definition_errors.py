@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+
 from dex import (
     AsyncContext,
     Attribute,

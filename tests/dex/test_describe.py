@@ -9,6 +9,7 @@ from typing import Any
 import cloudpickle
 import msgspec
 import pytest
+
 from dex import (
     ActiveStepSearchMode,
     Attribute,
@@ -45,7 +46,6 @@ from dex.wire.specs import (
     RpcSpec,
     StepSpec,
 )
-
 from tests.dex.sample import STATUS, STOCK, Charge, Cleanup, OrderFlow, Refund, Ship
 
 CHARGE = StepSpec(

@@ -6,8 +6,9 @@ import copy
 import pickle
 from typing import Any
 
-import dex
 import pytest
+
+import dex
 from dex import (
     ChannelMessageNotFoundError,
     DexServiceError,

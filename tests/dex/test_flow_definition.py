@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import pytest
+
 from dex import (
     Context,
     Flow,
@@ -19,7 +20,6 @@ from dex import (
     dead_end,
     rpc,
 )
-
 from tests.dex import sample
 from tests.dex.sample import PAID, PARTS, STATUS, STOCK, WORDS, Charge, Order, OrderFlow, Refund, Ship
 

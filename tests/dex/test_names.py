@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from dex.names import check_flow_id, physical_name, split_physical_name
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dex.names import check_flow_id, physical_name, split_physical_name
 
 
 @pytest.mark.statement("D13")

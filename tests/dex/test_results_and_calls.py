@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+
 from dex import (
     AttributeMatch,
     CodecRegistry,
@@ -25,7 +26,6 @@ from dex import (
 from dex.results import flow_result_of
 from dex.values import detach
 from dex.wire.service import Completion, FlowOutcome
-
 from tests.dex.sample import Charge
 
 CODECS = CodecRegistry()

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+from msgspec.structs import replace
+
 from dex.wire import service as s
 from dex.wire.service import AnswerT, Request, ServiceError
 from dex.wire.specs import DeploymentSpec, FlowSpec
-from msgspec.structs import replace
-
 from dexray.engine import FlowHost, HostSettings
 from dexray.journal import open_journal
 from dexray.protocol.attempts import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from dex.values import detach
 
+from dex.values import detach
 from tests.engine.faulty import give_up
 from tests.engine.rig import Machine, Rig, by_step, code_of, done, settle, virtual
 from tests.machine.build import flow, go_to, graceful_complete, method, movement, step

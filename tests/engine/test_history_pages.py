@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from dex import AsyncContext, Flow, Step, StepDecision, StepList, go_to, graceful_complete
 from dex.wire.service import GetHistory
 from dexray.journal.interface import Record
-
 from tests.world import InProcessWorld, World, scenario
 
 

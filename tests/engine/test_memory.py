@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from dex.wire import service as s
 
+from dex.wire import service as s
 from dexray.engine import records as engine_records
 from tests.engine.rig import NIL, Rig, by_step, done, settle, virtual, wait, with_channels
 from tests.machine.build import any_of, flow, go_to, graceful_complete, one, step, timer, until

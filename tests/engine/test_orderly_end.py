@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from dex import AsyncContext, Flow, Step, StepDecision, StepList, go_to, graceful_complete
 
+from dex import AsyncContext, Flow, Step, StepDecision, StepList, go_to, graceful_complete
 from tests.world import InProcessWorld, World, scenario
 
 

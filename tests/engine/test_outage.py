@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from dex.wire import service as s
 
+from dex.wire import service as s
 from tests.engine.faulty import AFTER, BEFORE, give_up
 from tests.engine.rig import NIL, Machine, Rig, by_step, code_of, done, settle, virtual, wait, with_channels
 from tests.machine.build import flow, go_to, graceful_complete, one, step, until

@@ -6,9 +6,9 @@ import asyncio
 import random
 
 import pytest
-from dex.wire.specs import RetrySpec
 from msgspec.structs import replace
 
+from dex.wire.specs import RetrySpec
 from tests.engine.faulty import give_up
 from tests.engine.rig import NIL, Machine, Rig, by_step, done, failed, settle, virtual, wait, with_channels
 from tests.machine.build import complete_if_empty, flow, go_to, graceful_complete, method, one, step, until

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from dex.wire import service as s
 
+from dex.wire import service as s
 from dexray.engine import FlowHost, LoopClock
 from dexray.engine.clock import BlockingThread
 from dexray.journal import open_journal

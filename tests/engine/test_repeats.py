@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from dex.wire import service as s
 from msgspec.structs import replace
 
+from dex.wire import service as s
 from tests.engine.faulty import AFTER, BEFORE, give_up
 from tests.engine.rig import NIL, Machine, Rig, by_step, code_of, done, settle, virtual, wait, with_channels
 from tests.machine.build import flow, graceful_complete, one, step, until

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from dex.wire import service as s
 from dex.wire.service import ServiceError
-
 from tests.engine.faulty import Plan
 from tests.engine.rig import NIL, Machine, Rig, done, failed, settle, virtual, wait, with_channels
 from tests.machine.build import any_of, flow, go_to, graceful_complete, method, one, step, timer

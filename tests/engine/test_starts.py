@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+
 from dex.wire import service as s
 from dex.wire.specs import FlowSpec
-
 from tests.engine.faulty import give_up
 from tests.engine.rig import NIL, Machine, Rig, by_step, code_of, done, failed, settle, virtual, wait, with_channels
 from tests.machine.build import flow, force_fail, go_to, graceful_complete, one, step, until

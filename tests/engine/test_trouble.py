@@ -7,10 +7,10 @@ import sqlite3
 from typing import Any
 
 import pytest
-from dex.wire import service as s
-from dex.wire.specs import FailureRoute
 from msgspec.structs import replace
 
+from dex.wire import service as s
+from dex.wire.specs import FailureRoute
 from dexray.engine import hand_outs
 from dexray.protocol.attempts import AttemptReturned
 from tests.engine.faulty import give_up

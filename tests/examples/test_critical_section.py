@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from dex import AsyncClient, FlowStatus, StopFlowOptions, StopType
-from dex.wire.service import HistoryEvent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dex import AsyncClient, FlowStatus, StopFlowOptions, StopType
+from dex.wire.service import HistoryEvent
 from dexray.journal import open_journal
 from dexray.testing import InProcessEngine, VirtualClock, run_virtual
 from examples.patterns import critical_section

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Connection, MetaData, Table, Text, text
 
-from dexray.journal import JournalRefused, RequestAnswer, RunChange, open_journal, schema
+from dexray.journal import JournalRefused, NewMessage, RequestAnswer, RunChange, open_journal, schema
 from dexray.journal.schema import MIGRATIONS, Migration, upgrade, version_of
 from dexray.journal.sql import SqlJournal
 from dexray.journal.sqlite import SqliteDatabase
@@ -23,7 +23,10 @@ def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
         return {name: connection.execute(f"PRAGMA table_info({name})").fetchall() for name in sorted(names)}
 
 
-def version_2() -> tuple[Migration, ...]:
+NEXT = MIGRATIONS[-1].version + 1
+
+
+def next_version() -> tuple[Migration, ...]:
     """The tables with one column and one table more, and the migrations as they would then be."""
     newest = MetaData()
     for table in schema.metadata.sorted_tables:
@@ -38,7 +41,8 @@ def version_2() -> tuple[Migration, ...]:
         connection.execute(text("ALTER TABLE leases ADD COLUMN comment TEXT"))
         newest.tables["notes"].create(connection)
 
-    return (Migration(1, MIGRATIONS[0].name, create), Migration(2, "comments and notes", add))
+    first, *between = MIGRATIONS
+    return (Migration(1, first.name, create), *between, Migration(NEXT, "comments and notes", add))
 
 
 @pytest.fixture
@@ -78,20 +82,31 @@ def test_an_old_file_gets_what_it_lacks_and_keeps_what_it_has(path: Path, databa
     journal = open_journal(path)
     journal.migrate()
     journal.append([start("r1")])
-    database.write(lambda connection: upgrade(connection, version_2()))
-    assert database.read(lambda connection: version_of(connection, version_2())) == 2
+    database.write(lambda connection: upgrade(connection, next_version()))
+    assert database.read(lambda connection: version_of(connection, next_version())) == NEXT
     assert journal.find_run("r1") is not None
     journal.close()
 
 
 def test_a_new_file_and_an_upgraded_one_have_the_same_tables(tmp_path: Path) -> None:
-    for name, steps in (("new.db", [version_2()]), ("old.db", [MIGRATIONS, version_2()])):
+    for name, steps in (("new.db", [next_version()]), ("old.db", [MIGRATIONS, next_version()])):
         database = SqliteDatabase(str(tmp_path / name))
         for known in steps:
             database.write(lambda connection, known=known: upgrade(connection, known))  # type: ignore[misc]
         database.close()
     assert tables(tmp_path / "new.db") == tables(tmp_path / "old.db")
     assert "notes" in tables(tmp_path / "new.db")
+
+
+def test_a_file_of_version_1_gets_streams(path: Path, database: SqliteDatabase) -> None:
+    database.write(upgrade)
+    newest = tables(path)
+    with sqlite3.connect(path) as connection:
+        for table in ("streams", "stream_messages"):
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute("DELETE FROM schema_version WHERE version > 1")
+    database.write(lambda connection: upgrade(connection, MIGRATIONS[:2]))
+    assert tables(path) == newest
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, database: SqliteDatabase) -> None:
@@ -103,16 +118,16 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, database: 
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        database.write(lambda connection: upgrade(connection, (*MIGRATIONS, Migration(2, "stumbles", stumble))))
+        database.write(lambda connection: upgrade(connection, (*MIGRATIONS, Migration(NEXT, "stumbles", stumble))))
     assert tables(path) == before
-    assert database.read(version_of) == 1
+    assert database.read(version_of) == MIGRATIONS[-1].version
 
 
 def test_a_file_of_a_newer_dexray_is_refused_by_both_versions_and_a_way_out(
     path: Path, database: SqliteDatabase
 ) -> None:
-    database.write(lambda connection: upgrade(connection, version_2()))
-    with pytest.raises(JournalRefused, match=r"schema version 2.*up to 1.*newer"):
+    database.write(lambda connection: upgrade(connection, next_version()))
+    with pytest.raises(JournalRefused, match=rf"schema version {NEXT}.*up to {NEXT - 1}.*newer"):
         open_journal(path)
 
 
@@ -166,6 +181,11 @@ def test_no_question_of_the_journal_reads_a_whole_table(path: Path) -> None:
     journal.release_lease("cluster", "a")
     _, token = journal.list_runs(page_size=1)
     journal.list_runs(page_size=1, page_token=token)
+    for number in range(3):
+        journal.append_messages([NewMessage("f1", "words", float(number), "me", b"payload", 10)])
+    assert [message.seq for message in journal.read_messages("f1", "words", 1, 5)] == [3]
+    journal.list_messages("f1", "words", 0, 5)
+    journal.list_messages("f1", "words", 3, 5)
     journal.close()
 
     plans = {}

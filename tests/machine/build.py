@@ -12,9 +12,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dex.wire.specs import FailureRoute, FlowSpec, LoadSpec, MethodSpec, RetrySpec, StepSpec
 from hypothesis import HealthCheck, settings
 
+from dex.wire.specs import FailureRoute, FlowSpec, LoadSpec, MethodSpec, RetrySpec, StepSpec
 from dexray.machine import commands, invariants
 from dexray.machine.decide import decide
 from dexray.machine.events import AnyEvent, decode_record, encode_record

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from dex.wire.specs import FailureRoute
 
+from dex.wire.specs import FailureRoute
 from dexray.machine.events import (
     AttributesWritten,
     EventRecorded,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from dex.wire.service import FlowDescription, StepDescription
 
+from dex.wire.service import FlowDescription, StepDescription
 from dexray.machine.describe import describe
 from dexray.protocol.attempts import WaitSpec
 from tests.machine.build import (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from dex.wire.service import FlowConfigSpec
 from dex.wire.specs import FailureRoute, LoadSpec, RetrySpec, TimeoutHandlerSpec
-
 from dexray.machine.events import FlowTimedOut, StepScheduled
 from dexray.machine.turn import UnknownStep
 from tests.machine.build import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
 from dex.wire.service import Completion, FlowConfigSpec
 from dex.wire.specs import FailureRoute, LoadSpec, RetrySpec, TimeoutHandlerSpec
-
 from dexray.machine import events, state
 from dexray.machine.evolve import _APPLY, evolve
 from dexray.machine.invariants import InvariantViolated, check, check_all

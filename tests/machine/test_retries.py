@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from dex.wire.specs import RetrySpec
 
+from dex.wire.specs import RetrySpec
 from dexray.machine import commands
 from dexray.machine.events import AttemptFailed, StepFailed
 from dexray.protocol.attempts import STARTED_ATTEMPT_INTERRUPTED, AttemptKey, ExecuteSucceeded, Heartbeat

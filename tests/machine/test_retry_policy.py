@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from dex.wire.specs import RetrySpec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dex.wire.specs import RetrySpec
 from dexray.machine.retries import backoff, next_attempt_at
 from tests.machine.build import examples
 

@@ -12,10 +12,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from dex.wire.specs import FlowSpec, LoadSpec, MethodSpec, RetrySpec, StepSpec, TimeoutHandlerSpec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from dex.wire.specs import FlowSpec, LoadSpec, MethodSpec, RetrySpec, StepSpec, TimeoutHandlerSpec
 from dexray.machine import commands, events
 from dexray.machine.state import BACKOFF, RUNNING, TIMEOUT, WAITING
 from dexray.protocol.attempts import (

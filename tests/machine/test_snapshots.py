@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from dex.wire.specs import LoadSpec, ResourceSpec, StepSpec
 
+from dex.wire.specs import LoadSpec, ResourceSpec, StepSpec
 from dexray.machine.tasks import payloads
 from tests.machine.build import SKIP, Bench, exactly, go_to, method, one, step, until
 

@@ -16,6 +16,9 @@ from zoneinfo import ZoneInfo
 import msgpack
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
 from dex.errors import ValueMappingError
 from dex.values import (
     BLOB_THRESHOLD,
@@ -26,8 +29,6 @@ from dex.values import (
     referenced_size,
     to_readable,
 )
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from .models import Address, Color, Invoice, Item, Order, Paid, Pair, Permission, Point, Refused, Size, Tree
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pydantic
 import pytest
+
 from dex.errors import ValueMappingError
 from dex.values import CodecRegistry
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 import msgpack
 import numpy as np
 import pytest
+
 from dex.errors import ValueMappingError
 from dex.values import DEFAULT_LIMIT, CodecRegistry, JsonCodec
 

@@ -19,12 +19,13 @@ from zoneinfo import ZoneInfo
 import cloudpickle
 import numpy as np
 import pytest
-from dex.errors import ValueMappingError
-from dex.values import BYTES, STRING, Codec, CodecRegistry, JsonCodec, Value, WireKind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import HttpUrl
+
+from dex.errors import ValueMappingError
+from dex.values import BYTES, STRING, Codec, CodecRegistry, JsonCodec, Value, WireKind
 
 from .models import (
     Address,

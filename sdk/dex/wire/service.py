@@ -348,6 +348,54 @@ class ListFlows(Request[FlowsPage], frozen=True, kw_only=True):
     page_token: str = ""
 
 
+# Streams --------------------------------------------------------------------------------------------------------------
+
+
+class WriteStream(Request[Done], frozen=True, kw_only=True):
+    """A message for a Stream, of a Flow that need not exist. Not remembered: a repeat may be a message more."""
+
+    answer_type = Done
+    operation = "write_stream"
+    stream: str
+    source: str
+    value: bytes
+    capacity: int  # bytes of messages that the Stream may keep
+
+
+class StreamEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    value: bytes
+    token: str  # reads on behind this message
+    created_at: float
+    source: str
+
+
+class StreamMessages(Answer, frozen=True, kw_only=True):
+    messages: tuple[StreamEntry, ...]
+    next_page_token: str = ""
+
+
+class ReadStream(Request[StreamMessages], frozen=True, kw_only=True):
+    """A long poll for the next message behind `token`, "" for the oldest: LONG_POLL_TIMEOUT after `timeout` seconds, of
+    which one request asks for at most 60. Up to `limit` messages come at once, oldest first."""
+
+    answer_type = StreamMessages
+    operation = "read_stream"
+    stream: str
+    token: str = ""
+    limit: int = 1
+    timeout: float = 60.0
+
+
+class ListStreamMessages(Request[StreamMessages], frozen=True, kw_only=True):
+    """Newest first; "" begins with the newest."""
+
+    answer_type = StreamMessages
+    operation = "list_stream_messages"
+    stream: str
+    page_size: int
+    token: str = ""
+
+
 AnyRequest = (
     StartFlow
     | Publish
@@ -364,6 +412,9 @@ AnyRequest = (
     | DescribeFlow
     | GetHistory
     | ListFlows
+    | WriteStream
+    | ReadStream
+    | ListStreamMessages
 )
 
 
