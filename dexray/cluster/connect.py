@@ -38,6 +38,7 @@ from dexray.settings import Settings, Sourced, resolve
 
 logger = logging.getLogger("dexray")
 
+ENDING_TIMEOUT = 15.0  # seconds for an engine to write what it decided, and end
 READY_TIMEOUT = 90.0  # seconds for an engine to come up: a cold machine starts processes slowly
 
 
@@ -224,7 +225,7 @@ def _open_directory(
     while True:
         try:
             directory = find_or_make_directory(config)
-            stay.before_end = _ending(directory)
+            stay.before_end = _ending(directory, config.drain_seconds)
             answer = ray.get(
                 directory.open.remote(msgspec.msgpack.encode(config), *deployment),
                 timeout=max(1.0, deadline - time.monotonic()),
@@ -247,10 +248,11 @@ def _open_directory(
                 raise DexServiceError(StatusCode.INTERNAL, f"the Directory answered {other}", operation="connect")
 
 
-def _ending(directory: Any) -> Callable[[float], None]:
-    def end(seconds: float) -> None:
+def _ending(directory: Any, drain_seconds: float) -> Callable[[bool], None]:
+    def end(in_a_hurry: bool) -> None:
+        drain = 0.0 if in_a_hurry else drain_seconds
         try:
-            ray.get(directory.shutdown.remote(), timeout=seconds)
+            ray.get(directory.shutdown.remote(drain), timeout=drain + ENDING_TIMEOUT)
             ray.kill(directory)
         except RayError as error:
             logger.warning("the engine did not end in order, which harms no Flow: %s", error)

@@ -249,8 +249,11 @@ class Directory:
 
     # Ending -----------------------------------------------------------------------------------------------------------
 
-    async def shutdown(self) -> None:
-        """Ends the engine in order: FlowActors write what they decided, then go, then the lease."""
+    async def shutdown(self, drain: float | None = None) -> None:
+        """Ends the engine in order: attempts that run may finish within `drain` seconds (`drain_seconds` if not given),
+        FlowActors write what they decided, then go, then the lease.
+        """
+        drain = self._config.drain_seconds if drain is None else drain
         self._ended = "the engine is ending: connect again"
         for task in (self._starting, self._watching):
             if task is not None:
@@ -258,7 +261,8 @@ class Directory:
         # One that has not begun yet has nothing to write, and may not even be there.
         begun = self._starting is not None and self._starting.done() and not self._starting.cancelled()
         if begun:
-            await asyncio.gather(*(actor.shutdown.remote() for actor in self._actors.values()), return_exceptions=True)
+            ending = [actor.shutdown.remote(drain) for actor in self._actors.values()]
+            await asyncio.gather(*ending, return_exceptions=True)
         for actor in self._actors.values():
             ray.kill(actor, no_restart=True)
         journal = self._journal

@@ -143,10 +143,10 @@ class FlowActor:
             raise LookupError(f"deployment {deployment_id} is not in the database")
         return stored.code
 
-    async def shutdown(self) -> None:
-        """Ends in order: attempts that run may finish within `drain_seconds`, what was decided is written."""
+    async def shutdown(self, drain: float) -> None:
+        """Ends in order: attempts that run may finish within `drain` seconds, what was decided is written."""
         if self._host is not None:
-            await self._host.stop(self._config.drain_seconds)
+            await self._host.stop(drain)
         if self._attempts is not None:
             await self._attempts.close()
 

@@ -58,9 +58,9 @@ class Stay:
     def __init__(self, namespace: str, embedded: bool, leave: Callable[[Stay], None]) -> None:
         self.namespace = namespace
         self.embedded = embedded
-        self.before_end: Callable[[float], None] = lambda seconds: None
-        """Ends the engine in order, within so many seconds: called when the last stay in a namespace of an embedded Ray
-        ends."""
+        self.before_end: Callable[[bool], None] = lambda in_a_hurry: None
+        """Ends the engine in order: called when the last stay in a namespace of an embedded Ray ends. In a hurry when
+        the program ends without having closed it."""
         self._leave = leave
 
     def leave(self) -> None:
@@ -141,7 +141,7 @@ class RaySession:
                 return
             try:
                 if stay.embedded and all(other.namespace != stay.namespace for other in self._stays):
-                    stay.before_end(20.0)
+                    stay.before_end(False)
             finally:
                 if not self._stays:
                     self._end()
@@ -180,7 +180,7 @@ class RaySession:
         self._stays.clear()
         try:
             for stay in by_namespace.values():
-                stay.before_end(5.0)
+                stay.before_end(True)
         finally:
             self._end()
 

@@ -39,8 +39,13 @@ StartT = TypeVar("StartT")
 
 
 class SubFlowReusePolicy(Enum):
-    """What to do with a child that an earlier life of the same Step execution left, after a time travel of the
-    parent.
+    """What to do with a child that is there when a parent enters the same Step execution again: after a time travel, or
+    in another run under its Flow ID. A repeat of one and the same start, after a crash, never starts a second child.
+
+    ATTACH: waits for the child, or takes its result, however it ended.
+    RESTART_IF_PREVIOUS_EXITS_ABNORMALLY: as ATTACH for a child that runs or is COMPLETED; started anew after any other
+      end.
+    ALWAYS_RESTART: starts it anew; one that runs is terminated.
     """
 
     ATTACH = "ATTACH"

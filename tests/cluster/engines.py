@@ -85,7 +85,7 @@ class Engines:
             directory = self.directory()
         except ValueError:
             return
-        ray.get(directory.shutdown.remote(), timeout=30)
+        ray.get(directory.shutdown.remote(0.0), timeout=30)
         ray.kill(directory, no_restart=True)
 
     def _leave(self) -> None:

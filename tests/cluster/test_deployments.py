@@ -293,7 +293,7 @@ class TestTheNextCluster:
             client = Client(registry, service)
             for number in range(5):
                 assert result_of(client, f"order-{number}") == "charged by the script, shipped by the script"
-            assert client.describe("unpaid").steps[0].phase == "waiting"
+            wait_until(lambda: client.describe("unpaid").steps[0].phase == "waiting")
 
     @pytest.mark.statement("D8", "B200")
     def test_flows_go_on_by_themselves_when_nobody_asks_for_them(self, engines: Engines, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The life of an embedded Ray: however a program ends, none of its processes stays behind.
 
 Measured with Ray 2.60: `close()` and Ctrl-C take 1.5 seconds. After SIGKILL or SIGTERM of the program the kernel kills
-Ray's servers at once, and workers end when they lose them: in 50 trials the last process was gone after 1.6 to 2.9
+Ray's servers at once, and workers end when they lose them: in 28 trials the last process was gone after 1.6 to 2.9
 seconds, but for one in which Ray's two agents (which hold nothing of ours) waited a minute for the dead GCS.
 """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from dex import (
     StepDecision,
     StepList,
     SubFlow,
+    Timer,
     Wait,
     go_to,
     graceful_complete,
@@ -67,7 +69,34 @@ class Summing(Flow[tuple[int, int]]):
         return StepList.start_step(Sum())
 
 
-SQUARING, SUMMING = Squaring(), Summing()
+class Nap(Step[int]):
+    def wait_for(self, context: Context, input: int) -> Wait:
+        return Wait.until(Timer.by_duration(timedelta(hours=input)))
+
+    def execute(self, context: Context, input: int) -> StepDecision:
+        return graceful_complete("rested")
+
+
+class Napping(Flow[int]):
+    def get_steps(self) -> StepList[int]:
+        return StepList.start_step(Nap())
+
+
+class Watch(Step[int]):
+    def wait_for(self, context: Context, input: int) -> Wait:
+        return Wait.until(SubFlow.run(NAPPING, input))
+
+    def execute(self, context: Context, input: int) -> StepDecision:
+        return graceful_complete(SubFlow.get_condition_results(context).single_output(str))
+
+
+class Watching(Flow[int]):
+    def get_steps(self) -> StepList[int]:
+        return StepList.start_step(Watch())
+
+
+SQUARING, SUMMING, NAPPING, WATCHING = Squaring(), Summing(), Napping(), Watching()
+REGISTRY = Registry([SQUARING, SUMMING, NAPPING, WATCHING])
 EXPECTED = sum(number * number for number in range(1, 7))
 
 
@@ -80,12 +109,12 @@ class Pair:
         self.engines: dict[str, InProcessEngine] = {}
         self.lost = 0  # so many of the next answers get lost on their way
         self.calls: list[str] = []
+        self.starts: dict[str, list[bool]] = {}  # of each child: whether the request said that it was fresh
 
     async def begin(self, name: str) -> None:
         journal = open_journal(self.path)
         journal.migrate()
-        registry = Registry([SQUARING, SUMMING])
-        engine = InProcessEngine(registry, journal, self.clock, owner=name, router=self)
+        engine = InProcessEngine(REGISTRY, journal, self.clock, owner=name, router=self)
         self.engines[name] = engine
         await engine.start()
 
@@ -94,6 +123,8 @@ class Pair:
 
     async def call(self, request: Request[AnswerT]) -> AnswerT:
         self.calls.append(f"{request.operation} {request.flow_id}")
+        if isinstance(request, StartFlow) and request.parent:
+            self.starts.setdefault(request.flow_id, []).append(request.fresh)
         await asyncio.sleep(0)
         owner = "a" if isinstance(request, StartFlow) and not request.parent else "b"
         for _ in range(3):
@@ -117,7 +148,7 @@ class Pair:
 
     async def check(self) -> None:
         """The parent has the right output, and each of its six children ran once."""
-        client = AsyncClient(Registry([SQUARING, SUMMING]), self)
+        client = AsyncClient(REGISTRY, self)
         result = await client.wait_for_flow("p")
         assert result.single_output(int) == EXPECTED
         ended = [event async for event in client.history("p") if event.kind == "SubFlowEnded"]
@@ -131,7 +162,7 @@ class Pair:
 async def start_parent(pair: Pair) -> None:
     await pair.begin("a")
     await pair.begin("b")
-    await AsyncClient(Registry([SQUARING, SUMMING]), pair).start_flow(SUMMING, "p", (6, 0))
+    await AsyncClient(REGISTRY, pair).start_flow(SUMMING, "p", (6, 0))
 
 
 async def some_turns(count: int) -> None:
@@ -192,12 +223,30 @@ def test_answers_that_get_lost_start_no_child_twice(tmp_path: Path) -> None:
     async def test(pair: Pair) -> None:
         await pair.begin("a")
         await pair.begin("b")
-        client = AsyncClient(Registry([SQUARING, SUMMING]), pair)
+        client = AsyncClient(REGISTRY, pair)
         await client.start_flow(SUMMING, "p", (6, 0))
         pair.lost = 7
         await asyncio.sleep(60)
         assert pair.lost == 0
+        assert all(fresh == [True] + [False] * (len(fresh) - 1) for fresh in pair.starts.values())
+        assert max(len(fresh) for fresh in pair.starts.values()) > 1
         await pair.check()
+
+    in_pair(test, tmp_path)
+
+
+def test_a_child_that_takes_hours_elsewhere_is_polled_once_a_minute_and_no_trouble(tmp_path: Path) -> None:
+    async def test(pair: Pair) -> None:
+        await pair.begin("a")
+        await pair.begin("b")
+        client = AsyncClient(REGISTRY, pair)
+        await client.start_flow(WATCHING, "p", 3)
+        await asyncio.sleep(2 * 3600)
+        (waiting,) = (await client.describe("p")).steps
+        assert waiting.waits_for == "SubFlow SubFlow:p-Watch-1-0 of type Napping"
+        await asyncio.sleep(3600)
+        assert 170 < pair.calls.count("wait_for_flow SubFlow:p-Watch-1-0") < 190
+        assert (await client.wait_for_flow("p")).single_output(str) == "rested"
 
     in_pair(test, tmp_path)
 
@@ -205,7 +254,7 @@ def test_answers_that_get_lost_start_no_child_twice(tmp_path: Path) -> None:
 def test_a_parent_says_why_its_child_can_not_be_reached(tmp_path: Path) -> None:
     async def test(pair: Pair) -> None:
         await pair.begin("a")
-        await AsyncClient(Registry([SQUARING, SUMMING]), pair).start_flow(SUMMING, "p", (6, 0))
+        await AsyncClient(REGISTRY, pair).start_flow(SUMMING, "p", (6, 0))
         await asyncio.sleep(600)
         described = await pair.engines["a"].call(s.DescribeFlow(flow_id="p"))
         (waiting,) = described.steps
@@ -223,7 +272,7 @@ def test_a_child_in_the_memory_of_the_same_owner_is_listened_to_without_a_poll(t
     async def test() -> None:
         journal = open_journal(tmp_path / "flows.db")
         journal.migrate()
-        engine = InProcessEngine(Registry([SQUARING, SUMMING]), journal, VirtualClock())
+        engine = InProcessEngine(REGISTRY, journal, VirtualClock())
         await engine.start()
         polls: list[Any] = []
         call = engine.host.call
@@ -233,7 +282,7 @@ def test_a_child_in_the_memory_of_the_same_owner_is_listened_to_without_a_poll(t
             return await call(request)
 
         engine.host.call = count  # type: ignore[method-assign]
-        await AsyncClient(Registry([SQUARING, SUMMING]), engine).start_flow(SUMMING, "p", (6, 0))
+        await AsyncClient(REGISTRY, engine).start_flow(SUMMING, "p", (6, 0))
         await call(s.WaitForFlow(flow_id="p"))
         assert polls.count("start_flow") == 7
         assert "wait_for_flow" not in polls

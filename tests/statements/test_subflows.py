@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -516,6 +518,22 @@ async def test_large_values_go_to_a_child_and_come_back(world: World) -> None:
     assert (await world.result("p")).single_output(list) == [10 * BLOB_THRESHOLD + 3, "dne"]
 
 
+@scenario()
+async def test_large_values_are_kept_for_each_run_that_refers_to_them(world: World) -> None:
+    parent = Made(Large())
+    assert isinstance(world, InProcessWorld)
+    await world.deploy(parent, ECHOING)
+    await world.start(parent, "p", 10 * BLOB_THRESHOLD)
+    await world.result("p")
+    runs = {entry.flow_id: entry.run_id for entry in (await world.client.list_flows(page_size=10)).flows}
+    with closing(sqlite3.connect(world.folder / "flows.db")) as database:
+        kept = {
+            flow_id: database.execute("SELECT count(*) FROM blob_refs WHERE run_id = ?", (run_id,)).fetchone()[0]
+            for flow_id, run_id in runs.items()
+        }
+    assert kept == {world.id("p"): 2, child_of(world, "p", "Large-1"): 2}, "input and output, for parent and child"
+
+
 # Code -----------------------------------------------------------------------------------------------------------------
 
 
@@ -537,8 +555,10 @@ async def test_a_child_whose_code_is_not_deployed_is_waited_for_and_described(wo
         "connect with a Registry that has it"
     )
     assert (await world.describe("p")).problem == ""
+    deployed_at = asyncio.get_running_loop().time()
     await world.deploy(parent, HOLDING, other)
     await until_child(world, child)
+    assert asyncio.get_running_loop().time() - deployed_at < 1, "the deployment did not wake the parent"
     await world.client.publish(child, go, "x")
     assert (await world.result("p")).status is FlowStatus.COMPLETED
 
