@@ -67,12 +67,13 @@ async def fan_out(client: AsyncClient, rounds: int, branches: int) -> dict[str, 
 
 async def ping_pong(client: AsyncClient, rounds: int) -> dict[str, float]:
     """A round trip: a published message wakes the Flow, whose Step answers in an Attribute that the client awaits."""
-    await client.start_flow(PING_PONG, "ping-pong", rounds)
+    await client.start_flow(PING_PONG, "ping-pong", rounds + 1)  # with one message more it ends
     began = time.perf_counter()
     for number in range(1, rounds + 1):
         await client.publish("ping-pong", ping, number)
         await client.wait_for_attribute_match("ping-pong", pong_count, AttributeMatch.equal_to(number))
     seconds = time.perf_counter() - began
+    await client.publish("ping-pong", ping, rounds + 1)
     await client.wait_for_flow("ping-pong")
     return {"round_trips_per_second": rounds / seconds}
 
