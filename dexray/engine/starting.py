@@ -213,6 +213,11 @@ def check_config(config: FlowConfigSpec, what: str) -> None:
         number = getattr(config, name)
         if number is not None and number < 0:
             raise ServiceError("INVALID_ARGUMENT", f"{what}: {name} {number} is negative")
+    if config.attribute_store_names:
+        stores = ", ".join(config.attribute_store_names)
+        raise ServiceError(
+            "UNIMPLEMENTED", f"{what}: Attribute stores are not served yet (attribute_store_names: {stores})"
+        )
 
 
 def check_code(host: FlowHost, request: StartFlow) -> None:
