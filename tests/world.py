@@ -20,6 +20,7 @@ import asyncio
 import inspect
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from pathlib import Path
@@ -39,7 +40,7 @@ from dexray.testing import InProcessEngine, VirtualClock, VirtualLoop
 _numbers = itertools.count(1)
 
 
-class World:
+class World(ABC):
     """What a test sees of an engine. `client` is the real AsyncClient; the other methods are shorthands."""
 
     client: AsyncClient
@@ -49,12 +50,12 @@ class World:
         self.folder = folder
         self._prefix = f"t{os.getpid()}-{next(_numbers)}"
 
+    @abstractmethod
     async def deploy(
         self, *flows: Flow[Any], heartbeat_timeout: float | None = None, slots: int = 100, **settings: Any
     ) -> None:
         """Deploys Flows; again for newer code. heartbeat_timeout: of all Steps, shorter than options allow.
         slots, settings (of HostSettings): in process only."""
-        raise NotImplementedError
 
     async def advance(self, seconds: float) -> None:
         """Lets time pass: virtual time, or real."""
