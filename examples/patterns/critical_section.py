@@ -169,7 +169,7 @@ class EditContract(Step[ContractEdit]):
     def get_step_options(self) -> StepOptions:
         return section_options()
 
-    async def execute(self, context: AsyncContext, edit: ContractEdit) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, edit: ContractEdit) -> StepDecision:
         started = replace(edit, started_at_millis=current_time_millis())
         if started.should_withdraw:
             return leave_section(context, started, "withdrawn")
@@ -183,7 +183,7 @@ class SaveContractEdit(Step[ContractEdit]):
     def get_step_options(self) -> StepOptions:
         return section_options()
 
-    async def execute(self, context: AsyncContext, edit: ContractEdit) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, edit: ContractEdit) -> StepDecision:
         await asyncio.sleep(WORK_SECONDS)
         if edit.should_fail_edit:
             raise ContractEditError(f"the edit of {edit.reviewer} could not be saved")

@@ -35,9 +35,7 @@ THE_END = "The end."
 
 
 class Tell(Step[tuple[str, ...]]):
-    def execute(  # type: ignore[override]
-        self, context: Context, input: tuple[str, ...]
-    ) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: tuple[str, ...]) -> Generator[StepOutput, None, StepDecision]:
         for number, sentence in enumerate(input, 1):
             yield chapters.write(context, number)
             text = words.buffered_text(context, max_buffered_bytes=16)  # a message for every few words

@@ -11,10 +11,10 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from dex.attribute import Attribute, AttributeMap
 from dex.channel import Channel, ChannelMap
-from dex.context import Context
+from dex.context import AsyncContext
 from dex.decision import StepDecision
 from dex.errors import FlowDefinitionError
-from dex.step import Step
+from dex.step import Handled, Step
 from dex.stream import Stream
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class Flow(ABC, Generic[StartT]):
         """The Attributes, Channels and Streams of the Flow. Default: none."""
         return PersistenceSchema()
 
-    def handle_timeout(self, context: Context) -> StepDecision:
+    def handle_timeout(self, context: AsyncContext) -> Handled[StepDecision]:
         """Runs once when the Flow's timeout fires, if overridden. It may be a generator or `async` too, as a Step's
         execute.
         """

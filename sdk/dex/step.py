@@ -16,9 +16,10 @@ The second form yields `heartbeat(...)`; the third needs `Registry(..., allow_as
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
+from collections.abc import Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeAlias, TypeVar
 
-from dex.context import UNSET, Context
+from dex.context import UNSET, AsyncContext
 from dex.decision import DecisionKind as DecisionKind
 from dex.decision import StepDecision
 from dex.wait import Wait
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from dex.stream import Stream
 
 InputT = TypeVar("InputT")
+ResultT = TypeVar("ResultT")
+
+Handled: TypeAlias = "ResultT | Coroutine[Any, Any, ResultT] | Generator[StepOutput, None, ResultT]"
+"""What a handler returns to its caller, in each of the three forms. An override names the form that it has; its Context
+may be the plain one, of which AsyncContext is a kind."""
 
 
 class Step(ABC, Generic[InputT]):
@@ -42,10 +48,10 @@ class Step(ABC, Generic[InputT]):
     """
 
     @abstractmethod
-    def execute(self, context: Context, input: InputT) -> StepDecision:
+    def execute(self, context: AsyncContext, input: InputT) -> Handled[StepDecision]:
         """Acts, and says what the Flow does next."""
 
-    def wait_for(self, context: Context, input: InputT) -> Wait:
+    def wait_for(self, context: AsyncContext, input: InputT) -> Handled[Wait]:
         """Says what to wait for before execute. A Step that does not override this waits for nothing."""
         return Wait.skip_immediately()
 

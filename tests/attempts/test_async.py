@@ -44,11 +44,11 @@ rang = Channel("rang", int)
 
 
 class Ring(Step[int]):
-    async def wait_for(self, context: AsyncContext, input: int) -> Wait:  # type: ignore[override]
+    async def wait_for(self, context: AsyncContext, input: int) -> Wait:
         await asyncio.sleep(0)
         return Wait.until(rang.for_one())
 
-    async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
         return await Script.body(context, input)  # type: ignore[no-any-return]
 
 
@@ -59,7 +59,7 @@ class Bell(Flow[int]):
     def get_persistence_schema(self) -> PersistenceSchema:
         return PersistenceSchema.of(rang)
 
-    async def handle_timeout(self, context: AsyncContext) -> StepDecision:  # type: ignore[override]
+    async def handle_timeout(self, context: AsyncContext) -> StepDecision:
         await context.heartbeat("last words")
         return graceful_complete("over")
 

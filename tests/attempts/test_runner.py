@@ -81,7 +81,7 @@ class Odd(Step[str]):
 
 
 class Wander(Step[str]):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         await asyncio.sleep(0)
         return graceful_complete(input)
 

@@ -49,15 +49,13 @@ class Plain(Step[int]):
 
 
 class Frames(Step[int]):
-    def execute(  # type: ignore[override]
-        self, context: Context, input: int
-    ) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: int) -> Generator[StepOutput, None, StepDecision]:
         yield from Script.body(context)
         return dead_end()
 
 
 class Writes(Step[int]):
-    async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
         await Script.body(context)
         return dead_end()
 
@@ -79,7 +77,7 @@ class Talk(Flow[int]):
         Script.body(context)
         return RPCResult(1)
 
-    def handle_timeout(self, context: Context) -> Generator[StepOutput, None, StepDecision]:  # type: ignore[override]
+    def handle_timeout(self, context: Context) -> Generator[StepOutput, None, StepDecision]:
         yield words.write(context, "too late")
         return graceful_complete("over")
 
@@ -136,9 +134,7 @@ def test_a_frame_holds_the_value_as_it_was_when_it_was_written() -> None:
     kept = Stream("kept", list[int], 100)
 
     class Lists(Step[int]):
-        def execute(  # type: ignore[override]
-            self, context: Context, input: int
-        ) -> Generator[StepOutput, None, StepDecision]:
+        def execute(self, context: Context, input: int) -> Generator[StepOutput, None, StepDecision]:
             value = [1]
             frame = kept.write(context, value)
             value.append(2)

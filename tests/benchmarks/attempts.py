@@ -47,7 +47,7 @@ class Busy(Step[Order]):
 
 
 class Waiting(Step[Order]):
-    async def execute(self, context: AsyncContext, input: Order) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: Order) -> StepDecision:
         await asyncio.sleep(0)
         return dead_end()
 

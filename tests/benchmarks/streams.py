@@ -27,9 +27,7 @@ ticks = Stream("ticks", float, 10_000_000)
 class Tick(Step[tuple[int, float]]):
     """So many messages, with a pause before each: the time at which it was written."""
 
-    def execute(  # type: ignore[override]
-        self, context: Context, input: tuple[int, float]
-    ) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: tuple[int, float]) -> Generator[StepOutput, None, StepDecision]:
         count, pause = input
         for _ in range(count):
             if pause:

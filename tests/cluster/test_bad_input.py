@@ -268,7 +268,7 @@ class Raise(Step[str]):
 
 
 class RaiseAsync(Step[str]):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         await asyncio.sleep(0)
         RAISED[input][0]()
 

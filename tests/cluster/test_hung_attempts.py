@@ -135,12 +135,12 @@ class HoldsTheGil(Hung):
 
 
 class BlocksTheLoop(Hung):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         return super().execute(context, input)
 
 
 class IgnoresCancelledError(Hung):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         ends = time.monotonic() + self.lasts
         while time.monotonic() < ends:
             try:
@@ -178,7 +178,7 @@ class Stopped(Step[str]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_retry=every(1, maximum_attempts=2))
 
-    def execute(self, context: Context, input: str) -> Generator[StepOutput, None, StepDecision]:  # type: ignore[override]
+    def execute(self, context: Context, input: str) -> Generator[StepOutput, None, StepDecision]:
         if context.attempt == 2:
             return graceful_complete(context.get_last_heartbeat_value(str))
         yield heartbeat("checkpoint")
@@ -219,7 +219,7 @@ class Works(Step[str]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_retry=ONCE)
 
-    def execute(self, context: Context, input: str) -> Generator[StepOutput, None, StepDecision]:  # type: ignore[override]
+    def execute(self, context: Context, input: str) -> Generator[StepOutput, None, StepDecision]:
         for number in range(4):
             spin(1.0)
             yield heartbeat(number)
@@ -227,7 +227,7 @@ class Works(Step[str]):
 
 
 class WorksAsync(Works):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         for number in range(4):
             spin(1.0)
             await context.heartbeat(number)
@@ -293,7 +293,7 @@ class Listens(Step[str]):
 
 
 class Yields(Listens):
-    def execute(self, context: Context, input: str) -> Generator[StepOutput, None, StepDecision]:  # type: ignore[override]
+    def execute(self, context: Context, input: str) -> Generator[StepOutput, None, StepDecision]:
         write(f"{input}.begun", "")
         ends = time.monotonic() + 20
         while time.monotonic() < ends and not context.is_cancellation_requested():
@@ -304,12 +304,12 @@ class Yields(Listens):
 
 
 class Awaits(Listens):
-    async def wait_for(self, context: AsyncContext, input: str) -> Wait:  # type: ignore[override]
+    async def wait_for(self, context: AsyncContext, input: str) -> Wait:
         if input.endswith("/wait_for"):
             await listen_async(context, input)
         return Wait.skip_immediately()
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         await listen_async(context, input)
         return dead_end()
 
@@ -333,15 +333,15 @@ async def listen_async(context: AsyncContext, path: str) -> None:
 
 
 class Stops(Step[str]):
-    async def wait_for(self, context: AsyncContext, input: str) -> Wait:  # type: ignore[override]
+    async def wait_for(self, context: AsyncContext, input: str) -> Wait:
         return Wait.until(stop.for_one())
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         return graceful_complete("all others are gone").with_canceling_steps(Listens, Yields, Awaits, Deaf, DeafInC)
 
 
 class Forks(Step[list[list[str]]]):
-    async def execute(self, context: AsyncContext, input: list[list[str]]) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: list[list[str]]) -> StepDecision:
         kinds: dict[str, type[Step[Any]]] = {kind.__name__: kind for kind in (Listens, Yields, Awaits, Deaf, DeafInC)}
         return go_to_many(StepMovement.of(Stops, ""), *(StepMovement.of(kinds[kind], path) for kind, path in input))
 

@@ -77,15 +77,13 @@ class Charge(Step[Order]):
 
 
 class Ship(Step[Order]):
-    async def execute(self, context: AsyncContext, order: Order) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, order: Order) -> StepDecision:
         await context.heartbeat(order.items)
         return graceful_complete(order.id)
 
 
 class Refund(Step[Order]):
-    def execute(  # type: ignore[override]
-        self, context: Context, input: Order
-    ) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: Order) -> Generator[StepOutput, None, StepDecision]:
         yield heartbeat(input.items)
         return dead_end()
 

@@ -77,7 +77,7 @@ class Numbers(Step[int]):
 
 
 class Maybe(Step[int | None]):
-    async def execute(self, context: AsyncContext, input: int | None) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int | None) -> StepDecision:
         await context.heartbeat(1)
         assert_type(WORDS.write(context, "x"), None)
         NUMBERS.publish(context, 1)
@@ -85,9 +85,7 @@ class Maybe(Step[int | None]):
 
 
 class Yields(Step[None]):
-    def execute(  # type: ignore[override]
-        self, context: Context, input: None
-    ) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: None) -> Generator[StepOutput, None, StepDecision]:
         yield heartbeat()
         yield WORDS.write(context, "x")
         yield from WORDS.buffered_text(context).write("x")

@@ -11,7 +11,7 @@ from tests.world import InProcessWorld, World, scenario
 
 
 class Down(Step[int]):
-    async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
         return go_to(Down, input - 1) if input else graceful_complete()
 
 

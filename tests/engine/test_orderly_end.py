@@ -13,13 +13,13 @@ from tests.world import InProcessWorld, World, scenario
 class Slow(Step[float]):
     """Takes as many seconds as its input says, then moves on."""
 
-    async def execute(self, context: AsyncContext, input: float) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: float) -> StepDecision:
         await asyncio.sleep(input)
         return go_to(Last, context.attempt)
 
 
 class Last(Step[int]):
-    async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
         return graceful_complete(input)
 
 

@@ -172,7 +172,7 @@ class Runs(Step[str]):
         mood.set(context, "set by wait_for")
         return Wait.skip_immediately()
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         how, _, evidence = input.partition(" ")
         assert not context.is_cancellation_requested()
         note_down(evidence, "began")
@@ -216,7 +216,7 @@ async def test_a_cancelled_attempt_is_asked_to_stop_and_what_it_says_then_is_ref
 
 
 class Ignores(Step[str]):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         for _ in range(40):
             try:
                 await asyncio.sleep(1)
@@ -267,7 +267,7 @@ class Collects(Step[int]):
     def wait_for(self, context: Context, input: int) -> Wait:
         return Wait.until(jobs.for_n(input))
 
-    async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
         await asyncio.sleep(20)
         return dead_end()
 
@@ -349,13 +349,13 @@ class WorksOn(Step[int]):
     def wait_for(self, context: Context, input: int) -> Wait:
         return Wait.until(jobs.for_one())
 
-    async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
         await asyncio.sleep(input)
         return dead_end()
 
 
 class Checks(Step[list[str]]):
-    async def execute(self, context: AsyncContext, input: list[str]) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: list[str]) -> StepDecision:
         await asyncio.sleep(10)
         if "published by itself" in input:
             jobs.publish(context, 2)

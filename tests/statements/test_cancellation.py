@@ -47,12 +47,12 @@ class Listens(Step[int]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(heartbeat_timeout=timedelta(hours=3), execute_retry=every(1), wait_for_retry=every(1))
 
-    async def wait_for(self, context: AsyncContext, input: int) -> Wait:  # type: ignore[override]
+    async def wait_for(self, context: AsyncContext, input: int) -> Wait:
         if input < 0:
             await self.listen(context, -input)
         return Wait.skip_immediately()
 
-    async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
         await self.listen(context, input)
         note.set(context, "a zombie was here")
         mail.publish(context, "from a zombie")
@@ -248,12 +248,12 @@ class Plain(Handled):
 
 
 class WaitsAsync(Plain):
-    async def wait_for(self, context: AsyncContext, input: Any) -> Wait:  # type: ignore[override]
+    async def wait_for(self, context: AsyncContext, input: Any) -> Wait:
         return Wait.skip_immediately()
 
 
 class ActsAsync(Handled):
-    async def execute(self, context: AsyncContext, input: Any) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: Any) -> StepDecision:
         return dead_end()
 
 

@@ -77,13 +77,13 @@ async def test_wait_for_and_execute_are_commits_of_their_own(world: World) -> No
 
 
 class SlowWait(Step[None]):
-    async def wait_for(self, context: AsyncContext, input: None) -> Wait:  # type: ignore[override]
+    async def wait_for(self, context: AsyncContext, input: None) -> Wait:
         mood.set(context, "first")
         letters.publish(context, "one")
         await asyncio.sleep(10)
         return Wait.skip_immediately()
 
-    async def execute(self, context: AsyncContext, input: None) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: None) -> StepDecision:
         mood.set(context, "second")
         letters.publish(context, "two")
         await asyncio.sleep(10)
@@ -169,7 +169,7 @@ class Beats(Step[int]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_retry=RetryPolicy(maximum_attempts=1))
 
-    def execute(self, context: Context, input: int) -> Beating:  # type: ignore[override]
+    def execute(self, context: Context, input: int) -> Beating:
         mood.set(context, "beating")
         for number in range(input):
             yield heartbeat(number)
@@ -180,7 +180,7 @@ class YieldsItsDecision(Step[int]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_retry=RetryPolicy(maximum_attempts=1))
 
-    def execute(self, context: Context, input: int) -> Beating:  # type: ignore[override]
+    def execute(self, context: Context, input: int) -> Beating:
         mood.set(context, "beating")
         yield graceful_complete("early")  # type: ignore[misc]
         return graceful_complete("late")

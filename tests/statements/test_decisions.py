@@ -47,7 +47,7 @@ class Forks(Step[list[str]]):
 class Branch(Step[str]):
     """`seconds decision [output]`: decides after so many seconds."""
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         seconds, kind, *output = input.split()
         await asyncio.sleep(int(seconds))
         decide: dict[str, Callable[..., StepDecision]] = {

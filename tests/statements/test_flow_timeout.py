@@ -67,7 +67,7 @@ class Waits(Step[str]):
     def wait_for(self, context: Context, input: str) -> Wait:
         return Wait.until(go.for_one()) if input == "waits" else Wait.skip_immediately()
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         if input != "waits":
             await asyncio.sleep(3600)
         return graceful_complete("in time")
@@ -98,7 +98,7 @@ class Handling(Made):
 
 
 class HandlingLater(Handling):
-    async def handle_timeout(self, context: AsyncContext) -> StepDecision:  # type: ignore[override]
+    async def handle_timeout(self, context: AsyncContext) -> StepDecision:
         decision: StepDecision = await self.act(context)
         return decision
 
@@ -383,7 +383,7 @@ async def test_the_handler_waits_for_a_worker_and_goes_before_other_steps(world:
         def get_step_options(self) -> StepOptions:
             return StepOptions(heartbeat_timeout=timedelta(hours=1))
 
-        async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+        async def execute(self, context: AsyncContext, input: int) -> StepDecision:
             await asyncio.sleep(50)
             return dead_end()
 
@@ -410,7 +410,7 @@ async def test_the_handler_queues_for_its_locks(world: World) -> None:
         def get_step_options(self) -> StepOptions:
             return StepOptions(execute_lock_attributes=(note.lock(),), heartbeat_timeout=timedelta(hours=1))
 
-        async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+        async def execute(self, context: AsyncContext, input: str) -> StepDecision:
             await asyncio.sleep(2 * LIMIT)
             note.set(context, "held")
             return dead_end()

@@ -54,7 +54,7 @@ class Ships(Step[str]):
     def __init__(self, client: Callable[[], Awaitable[AsyncClient]], die: Callable[[], Awaitable[None]]) -> None:
         self.client, self.die = client, die
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         client = await self.client()
         run_id = await client.start_flow(SHIPPING, input, context.flow_id, SAFE)
         if context.attempt == 1:
@@ -160,7 +160,7 @@ class Charges(Step[str]):
         options = StepOptions(execute_retry=RetryPolicy(maximum_attempts=1))
         return options.on_execute_failure_proceed_to(Reconciles)
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         note_down(input, "charged")
         await asyncio.sleep(20)
         return graceful_complete("charged")

@@ -55,7 +55,7 @@ class Increments(Step[float]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_lock_attributes=self.locks, execute_retry=RetryPolicy(maximum_attempts=2))
 
-    async def execute(self, context: AsyncContext, input: float) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: float) -> StepDecision:
         before = count.get(context)
         await asyncio.sleep(input)
         count.set(context, before + 1)
@@ -104,7 +104,7 @@ class Job:
 
 
 class Holds(Step[tuple[float, int]]):
-    async def execute(self, context: AsyncContext, input: tuple[float, int]) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: tuple[float, int]) -> StepDecision:
         seconds, fails = input
         await asyncio.sleep(seconds)
         if context.attempt <= fails:
@@ -213,11 +213,11 @@ class LocksBoth(Step[None]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(wait_for_lock_attributes=(x.lock(),), execute_lock_attributes=(y.lock(),))
 
-    async def wait_for(self, context: AsyncContext, input: None) -> Wait:  # type: ignore[override]
+    async def wait_for(self, context: AsyncContext, input: None) -> Wait:
         await asyncio.sleep(10)
         return Wait.until(Timer.by_duration(timedelta(seconds=30)))
 
-    async def execute(self, context: AsyncContext, input: None) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: None) -> StepDecision:
         await asyncio.sleep(10)
         return dead_end()
 

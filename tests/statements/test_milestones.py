@@ -63,7 +63,7 @@ class Work(Step[str]):
     def wait_for(self, context: Context, input: str) -> Wait:
         return Wait.until(orders.for_one())
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         (order,) = orders.results(context)
         match order.partition(" "):
             case "go", _, _:

@@ -83,11 +83,11 @@ class TakesTen(Step[int]):
             execute_retry=attempts(1),
         )
 
-    async def wait_for(self, context: AsyncContext, input: int) -> Wait:  # type: ignore[override]
+    async def wait_for(self, context: AsyncContext, input: int) -> Wait:
         await asyncio.sleep(10)
         return Wait.skip_immediately()
 
-    async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
         await asyncio.sleep(10)
         return dead_end()
 

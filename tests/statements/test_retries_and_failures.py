@@ -132,7 +132,7 @@ class Hangs(Step[int]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_method_timeout=timedelta(seconds=5))
 
-    async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
         await asyncio.sleep(1000 if context.attempt < input else 3)
         return graceful_complete(context.attempt)
 

@@ -80,7 +80,7 @@ class Hold(Step[float]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_lock_attributes=(count.lock(),))
 
-    async def execute(self, context: AsyncContext, input: float) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: float) -> StepDecision:
         await asyncio.sleep(input)
         count.set(context, count.get(context) + 1)
         return dead_end()
@@ -484,7 +484,7 @@ async def test_a_handler_that_takes_too_long_is_asked_to_stop_and_has_done_nothi
 
 
 class Nap(Step[float]):
-    async def execute(self, context: AsyncContext, input: float) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: float) -> StepDecision:
         order.append(f"nap {context.flow_id[-1]}")
         await asyncio.sleep(input)
         return graceful_complete()

@@ -252,7 +252,7 @@ async def test_a_start_is_accepted_before_any_work_is_done(world: World) -> None
 class Slow(Step[str]):
     """Writes when it is done, in 50 s."""
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         try:
             await asyncio.sleep(50)
         except asyncio.CancelledError:

@@ -56,7 +56,7 @@ class Done(Step[str]):
 
 
 class Runs(Step[str]):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         note_down(input, "began")
         try:
             await asyncio.sleep(50)

@@ -80,13 +80,11 @@ class Yields(Step[Any]):
     def get_step_options(self) -> StepOptions:
         return self.options
 
-    def wait_for(self, context: Context, input: Any) -> Generator[StepOutput, None, Wait]:  # type: ignore[override]
+    def wait_for(self, context: Context, input: Any) -> Generator[StepOutput, None, Wait]:
         yield self.stream.write(context, "waits")
         return Wait.skip_immediately()
 
-    def execute(  # type: ignore[override]
-        self, context: Context, input: Any
-    ) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: Any) -> Generator[StepOutput, None, StepDecision]:
         for number in range(input):
             yield self.stream.write(context, f"{context.attempt}.{number}")
             if number == 1:
@@ -562,9 +560,7 @@ class Tells(Step[Any]):
     def __init__(self, stream: Stream[str]) -> None:
         self.stream = stream
 
-    def execute(  # type: ignore[override]
-        self, context: Context, input: Any
-    ) -> Generator[StepOutput, None, StepDecision]:
+    def execute(self, context: Context, input: Any) -> Generator[StepOutput, None, StepDecision]:
         text = self.stream.buffered_text(context, max_buffered_bytes=10)
         for chunk in ("Once ", "", "upon ", "a ", "time"):
             yield from text.write(chunk)

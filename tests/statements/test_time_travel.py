@@ -448,7 +448,7 @@ async def test_a_value_that_was_deleted_for_good_is_not_restored(world: World) -
 
 
 class Heavy(Step[str]):
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         note_down(input, f"attempt {context.attempt} checkpoint {context.has_last_heartbeat_value()}")
         await context.heartbeat("half")
         await asyncio.sleep(30)

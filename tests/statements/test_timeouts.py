@@ -54,7 +54,7 @@ class Does(Step[Any]):
     def get_step_options(self) -> StepOptions:
         return self.options
 
-    async def execute(self, context: AsyncContext, input: Any) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: Any) -> StepDecision:
         decision = await self.act(context, input) if self.act is not None else None
         return decision if decision is not None else graceful_complete(context.attempt)
 
@@ -142,11 +142,11 @@ async def test_wait_for_has_a_timeout_of_its_own(world: World) -> None:
                 wait_for_method_timeout=seconds(20), wait_for_retry=ONCE, heartbeat_timeout=timedelta(hours=1)
             )
 
-        async def wait_for(self, context: AsyncContext, input: int) -> Wait:  # type: ignore[override]
+        async def wait_for(self, context: AsyncContext, input: int) -> Wait:
             await asyncio.sleep(input)
             return Wait.skip_immediately()
 
-        async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+        async def execute(self, context: AsyncContext, input: int) -> StepDecision:
             await asyncio.sleep(30)
             return graceful_complete()
 
@@ -316,7 +316,7 @@ async def test_after_the_last_timeout_the_failure_policy_decides(world: World, k
         def get_step_options(self) -> StepOptions:
             return step.options
 
-        async def execute(self, context: AsyncContext, input: float) -> StepDecision:  # type: ignore[override]
+        async def execute(self, context: AsyncContext, input: float) -> StepDecision:
             await step.act(context, input)
             return dead_end()
 

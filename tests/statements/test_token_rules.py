@@ -72,7 +72,7 @@ class First(Step[str]):
     def wait_for(self, context: Context, input: str) -> Wait:
         return Wait.until(token.for_one())  # each has a message of its own here: nobody is kept out by it
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         await asyncio.sleep(1)
         return go_to(Second, input)
 
@@ -81,7 +81,7 @@ class Second(Step[str]):
     def get_step_options(self) -> StepOptions:
         return StepOptions(execute_lock_attributes=(contract.lock(),))
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         await asyncio.sleep(1)
         done.publish(context, input)
         return dead_end()
@@ -111,7 +111,7 @@ class StartsFlagged(Step[int]):
 class Guarded(Step[str]):
     """Enters when nobody is editing, as far as it can see."""
 
-    async def execute(self, context: AsyncContext, input: str) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         entered = not editing.get(context)
         editing.set(context, True)
         await asyncio.sleep(1)
@@ -152,7 +152,7 @@ class Enters(Step[list[Any]]):
 class Edits(Step[list[Any]]):
     """Reads the contract, takes its time, and writes it with its own name added."""
 
-    async def execute(self, context: AsyncContext, input: list[Any]) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: list[Any]) -> StepDecision:
         before = contract.get(context)
         await asyncio.sleep(1)
         contract.set(context, f"{before},{input[0]}" if before else input[0])
@@ -160,7 +160,7 @@ class Edits(Step[list[Any]]):
 
 
 class Saves(Step[list[Any]]):
-    async def execute(self, context: AsyncContext, input: list[Any]) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: list[Any]) -> StepDecision:
         await asyncio.sleep(1)
         done.publish(context, input[0])
         token.publish(context, input[1])

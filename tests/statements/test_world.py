@@ -29,7 +29,7 @@ class Ask(Step[int]):
     def wait_for(self, context: Context, input: int) -> Wait:
         return Wait.any_of(approval.for_one(), Timer.by_duration(timedelta(seconds=input)))
 
-    async def execute(self, context: AsyncContext, input: int) -> StepDecision:  # type: ignore[override]
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
         if context.has_timer_fired():
             return graceful_complete("timed out")
         return go_to(Tell, approval.results(context)[0])
