@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dex import (
+    AsyncContext,
     Attribute,
     AttributeMap,
     Channel,
@@ -60,6 +61,11 @@ class Numbers(Step[int]):
 
 class WrongReturn(Step[int]):
     def execute(self, context: Context, input: int) -> Wait:  # error
+        return Wait.skip_immediately()
+
+
+class WrongAsyncReturn(Step[int]):
+    async def execute(self, context: AsyncContext, input: int) -> Wait:  # error
         return Wait.skip_immediately()
 
 

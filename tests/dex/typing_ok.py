@@ -105,6 +105,12 @@ class Whole(Flow[int]):
         return None
 
 
+class TimedOut(Flow[None]):
+    async def handle_timeout(self, context: AsyncContext) -> StepDecision:
+        await context.heartbeat()
+        return dead_end()
+
+
 class NoSteps(Flow[None]):
     def get_steps(self) -> StepList[None]:
         return StepList.without_start_step(Numbers())
