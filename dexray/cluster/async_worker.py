@@ -19,13 +19,14 @@ from typing import Any
 
 import ray
 
+from dex._runtime import served_by
 from dex.registry import Registry
 from dexray.attempts.runner import run_async
 from dexray.cluster.attempt_messages import Beat, Finished, Handed, LotResult, Question, Report, decode_lot, encode
 from dexray.cluster.code_store import CodeCache, why_not_loadable
 from dexray.cluster.lot_run import BEAT_SECONDS, MOMENT
 from dexray.cluster.outbox import GATHER_SECONDS, Backlog
-from dexray.cluster.worker_task import runner_failure, with_worker
+from dexray.cluster.worker_task import finder, runner_failure, with_worker
 from dexray.protocol.attempts import AttemptReturned, Heartbeat
 from dexray.protocol.streams import StreamWrite
 
@@ -60,7 +61,8 @@ class AsyncWorker:
         channel = self._channels.get(lot.life)
         if channel is None:
             channel = self._channels[lot.life] = Channel(owner, lot.life, self._worker, self._node)
-        channel.begin(lot.handed, registry)
+        with served_by(finder(lot.namespace)):  # the tasks that begin here take it along
+            channel.begin(lot.handed, registry)
         return encode(LotResult(()))
 
     async def cancel(self, life: int, tokens: list[int]) -> None:

@@ -44,6 +44,7 @@ class Lot(Message, frozen=True):
     announce: bool = False  # these attempts are not known to be short: tell at once that they have begun
     number: int = 0  # of the lot
     may_stay: bool = False  # its Ray task may become a lane
+    namespace: str = ""  # of the engine, for clients that handlers make
 
 
 class _HandedOut(Message, frozen=True):
@@ -60,6 +61,7 @@ class _LotOut(Message, frozen=True):
     announce: bool
     number: int
     may_stay: bool
+    namespace: str
 
 
 class Finished(Message, frozen=True):
@@ -123,10 +125,11 @@ def encode_lot(
     announce: bool,
     number: int = 0,
     may_stay: bool = False,
+    namespace: str = "",
 ) -> bytes:
     """A `Lot` of encoded tasks by token."""
     handed = tuple(_HandedOut(token, Raw(task)) for token, task in tasks.items())
-    return _encoder.encode(_LotOut(life, handed, sent_at, announce, number, may_stay))
+    return _encoder.encode(_LotOut(life, handed, sent_at, announce, number, may_stay, namespace))
 
 
 def resource_signature(resources: Mapping[str, Any]) -> bytes:

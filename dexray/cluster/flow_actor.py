@@ -101,6 +101,7 @@ class FlowActor:
             owner=ray.get_runtime_context().current_actor,
             code=CodeStore(self._read_code),
             loop=asyncio.get_running_loop(),
+            namespace=self._config.namespace,
         )
         host = FlowHost(
             owner=self._name,

@@ -95,12 +95,14 @@ class RayAttempts(AttemptPort):
         code: CodeStore,
         loop: asyncio.AbstractEventLoop,
         settings: AttemptSettings | None = None,
+        namespace: str = "",
     ) -> None:
         self._sink = sink
         self._owner = owner
         self._code = code
         self._loop = loop
         self._settings = settings or AttemptSettings()
+        self._namespace = namespace
         self._life = random.SystemRandom().getrandbits(62)
         self._dispatch: Dispatch[Handout] = Dispatch(self._settings.dispatch)
         self._handouts: dict[int, Handout] = {}
@@ -327,7 +329,7 @@ class RayAttempts(AttemptPort):
 
     def _encoded(self, lot: SentLot, announce: bool, may_stay: bool) -> bytes:
         tasks = {handout.token: handout.task for handout in lot.bundle.items}
-        return encode_lot(self._life, tasks, time.time(), announce, lot.number, may_stay)
+        return encode_lot(self._life, tasks, time.time(), announce, lot.number, may_stay, self._namespace)
 
     def _remote(self, handout: Handout) -> Any:
         key = handout.signature + b"async" if handout.is_async else handout.signature

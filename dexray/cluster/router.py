@@ -14,13 +14,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import ray
 from msgspec.structs import replace
-from ray.exceptions import RayError
 
 from dex.wire.service import AnswerT, Request, ServiceError, WaitForFlow
-from dexray.cluster.protocol import DIRECTORY, ClusterView, Ok, Reply, decode_reply, decode_view
-from dexray.cluster.service import ClusterService
+from dexray.cluster.protocol import ClusterView, Reply, decode_reply
+from dexray.cluster.service import ClusterService, look_up
 
 PATIENCE = 30.0  # seconds for an answer, beyond what a request itself asks to wait
 POLLS = 400
@@ -60,14 +58,7 @@ class OwnerRouter:
         return await asyncio.shield(self._service)
 
     async def _make_service(self) -> ClusterService:
-        try:
-            directory: Any = await asyncio.to_thread(ray.get_actor, DIRECTORY, namespace=self._namespace)
-            reply = decode_reply(await asyncio.wait_for(_awaitable(directory.view.remote()), PATIENCE))
-        except (RayError, ValueError, TimeoutError) as error:
-            raise ServiceError("UNAVAILABLE", f"the Directory does not answer: {error}") from error
-        view = decode_view(reply.answer) if isinstance(reply, Ok) else ClusterView(())
-        if not view.actors:
-            raise ServiceError("UNAVAILABLE", "the Directory knows of no FlowActors yet")
+        directory, view = await look_up(self._namespace, PATIENCE)
         return _Service(directory, self._namespace, view, self._me, self._here)
 
 
@@ -90,7 +81,3 @@ class _Service(ClusterService):
         if owner == self._me:
             return decode_reply(await self._here(data))
         return await super()._ask(owner, data)
-
-
-async def _awaitable(reference: Any) -> Any:
-    return await reference

@@ -4,6 +4,8 @@ A client keeps a `ClusterView` and remembers where its Flows were. A new Flow go
 do; for another one that it does not know it asks any FlowActor, which says who is right, because the owner is in the
 database. When an actor is away the outcome is unknown: the call fails as UNAVAILABLE, and the Client repeats it with
 the same request id.
+
+A handler's client has no connection of its own: its service is found by the namespace of the engine that runs it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from dexray.cluster.protocol import (
 )
 
 REMEMBERED = 50_000  # Flows whose owner a client remembers
+LOOK_UP_SECONDS = 10.0
 VIEW_AGE = 1.0  # seconds after which a view is asked for again
 
 
@@ -143,6 +146,37 @@ class ClusterService:
             self._owners[flow_id] = owner
             if len(self._owners) > REMEMBERED:
                 self._owners.popitem(last=False)
+
+
+class HandlersService:
+    """The FlowService of a client that a handler made: the engine in `namespace`, looked up with the first call."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._service: ClusterService | None = None
+
+    async def call(self, request: Request[AnswerT]) -> AnswerT:
+        if self._service is None:
+            directory, view = await look_up(self._namespace, LOOK_UP_SECONDS)
+            self._service = ClusterService(directory, self._namespace, view)
+        return await self._service.call(request)
+
+    async def close(self) -> None:
+        if self._service is not None:
+            await self._service.close()
+
+
+async def look_up(namespace: str, patience: float) -> tuple[Any, ClusterView]:
+    """The Directory of an engine and what it says. ServiceError UNAVAILABLE when it does not answer in time."""
+    try:
+        directory: Any = await asyncio.to_thread(ray.get_actor, DIRECTORY, namespace=namespace)
+        reply = decode_reply(await asyncio.wait_for(_awaitable(directory.view.remote()), patience))
+    except (RayError, ValueError, TimeoutError) as error:
+        raise ServiceError("UNAVAILABLE", f"the Directory does not answer: {_one_line(error)}") from error
+    view = decode_view(reply.answer) if isinstance(reply, Ok) else ClusterView(())
+    if not view.actors:
+        raise ServiceError("UNAVAILABLE", "the Directory knows of no FlowActors yet")
+    return directory, view
 
 
 def _check_connected() -> None:

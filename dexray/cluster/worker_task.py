@@ -20,12 +20,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
 import ray
 
+from dex._runtime import served_by
 from dex.registry import Registry
+from dex.wire.service import FlowService
 from dexray.attempts.runner import run_async, run_sync
 from dexray.cluster.attempt_messages import (
     Answer,
@@ -40,6 +43,7 @@ from dexray.cluster.attempt_messages import (
 )
 from dexray.cluster.code_store import CodeCache, why_not_loadable
 from dexray.cluster.lot_run import Asked, LotRun, Watchdog
+from dexray.cluster.service import HandlersService
 from dexray.cluster.worker_lane import WorkerLanes
 from dexray.protocol.attempts import (
     WORKER_CRASHED,
@@ -110,7 +114,8 @@ class WorkerProcess:
         self._watchdog.watch(run)
         try:
             while (handed := run.next()) is not None:
-                result = _attempt(handed.task, registry, run, worker)
+                with served_by(finder(lot.namespace)):
+                    result = _attempt(handed.task, registry, run, worker)
                 run.done(result, declined=isinstance(result, AttemptReturned))
         finally:
             self._watchdog.leave()
@@ -121,6 +126,11 @@ class WorkerProcess:
         if self._place is None:
             self._place = (f"{socket.gethostname()}:{os.getpid()}", ray.get_runtime_context().get_node_id())
         return self._place
+
+
+def finder(namespace: str) -> Callable[[], FlowService] | None:
+    """How a client that a handler makes finds the engine in this namespace."""
+    return partial(HandlersService, namespace) if namespace else None
 
 
 class LotReporter:

@@ -10,7 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dex import Registry
-from dex.wire.service import AnswerT, Request
+from dex._runtime import served_by
+from dex.wire.service import AnswerT, FlowService, Request
 from dexray.attempts import run_async, run_sync
 from dexray.attempts.ids import message_id
 from dexray.engine import Clock, FlowHost, HostSettings
@@ -51,6 +52,9 @@ class LocalAttempts:
 
     sink: AttemptSink
 
+    service: FlowService | None = None
+    """Who serves the clients that handlers make."""
+
     def __init__(self, registry: Callable[[], Registry], clock: Clock, slots: int = 100) -> None:
         self.clock = clock
         self.canceled: set[AttemptKey] = set()
@@ -78,8 +82,10 @@ class LocalAttempts:
         self._running[task.key] = asyncio.get_running_loop().create_task(self._run(task))
 
     async def _run(self, task: AttemptTask) -> None:
+        service = self.service
         try:
-            result = await self._result(task)
+            with served_by(None if service is None else lambda: service):
+                result = await self._result(task)
         finally:
             self._running.pop(task.key, None)
             self.canceled.discard(task.key)
@@ -122,6 +128,27 @@ class LocalAttempts:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+class _HandlersService:
+    """The engine as it serves the clients that its own handlers make: closing it ends nothing."""
+
+    def __init__(self, engine: InProcessEngine) -> None:
+        self._engine = engine
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def call(self, request: Request[AnswerT]) -> AnswerT:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                "in process, handlers run in the engine's own event loop, which a blocking Client would hold up for "
+                "ever: make the handler `async def` and use an AsyncClient"
+            )
+        return await self._engine.call(request)
+
+    async def close(self) -> None: ...
+
+
 class InProcessEngine:
     """One host over one journal: a FlowService. `await start()` resumes what the journal holds."""
 
@@ -151,8 +178,11 @@ class InProcessEngine:
             router=router,
         )
         self.attempts.sink = self.host
+        self._handlers_service = _HandlersService(self)
+        self.attempts.service = self._handlers_service
 
     async def start(self) -> None:
+        self._handlers_service.begin()
         self.host.deploy(self.registry.describe("in-process"))
         self.host.start()
 

@@ -3,12 +3,17 @@
 Users hold definitions (`Channel("approval", str)`) and a Context. A definition has no state of its own: every
 operation on it goes through the `HandlerRuntime` behind the Context of the running handler. The runtime lives where
 handlers run (`dexray.attempts`); this module holds only its shape, so that `dex` needs no engine.
+
+A client that a handler makes talks to the engine that runs the handler, wherever that is and whatever it was connected
+with: whoever runs a handler says so by `served_by`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from dex.errors import DexServiceError, StatusCode
@@ -19,6 +24,26 @@ if TYPE_CHECKING:
     from dex.results import FlowResult
     from dex.step import StepOutput
     from dex.stream import Stream
+    from dex.wire.service import FlowService
+
+_serving: ContextVar[Callable[[], FlowService] | None] = ContextVar("dex_serving", default=None)
+
+
+@contextmanager
+def served_by(find: Callable[[], FlowService] | None) -> Iterator[None]:
+    """While a handler runs: how a client finds the engine that runs it. Finding must be quick, and closing what was
+    found must end nothing but that."""
+    token = _serving.set(find)
+    try:
+        yield
+    finally:
+        _serving.reset(token)
+
+
+def service_of_handler() -> FlowService | None:
+    """The engine behind the running handler; None outside of handlers."""
+    find = _serving.get()
+    return None if find is None else find()
 
 
 class HandlerRuntime(ABC):

@@ -51,7 +51,8 @@ class AsyncClient(ControlCalls, RpcCalls, StreamCalls, UnservedCalls):
             result = await client.wait_for_flow("order-17")
 
     registry: the Flows that it may start, and the Attributes and Channels that it may use.
-    service: who serves; without one it is the cluster that this process is connected to, looked up with the first call.
+    service: who serves; without one it is looked up with the first call: the engine that runs this handler, or outside
+      of handlers the cluster that this process is connected to.
     An AsyncClient belongs to the event loop that it is used in. It may be used by many tasks at once.
     """
 

@@ -53,7 +53,8 @@ class Client:
             result = client.wait_for_flow("order-17")
 
     registry: the Flows that it may start, and the Attributes and Channels that it may use.
-    service: who serves; without one it is the cluster that this process is connected to, looked up with the first call.
+    service: who serves; without one it is looked up with the first call: the engine that runs this handler, or outside
+      of handlers the cluster that this process is connected to.
     It may be used by many threads at once, and inside a running event loop, which it blocks: fine in a notebook, while
     a server should use AsyncClient.
     A KeyboardInterrupt ends the call, not the client. After a fork the child makes a Client of its own.

@@ -30,6 +30,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from dex._runtime import service_of_handler
 from dex.errors import DexServiceError, LongPollTimeoutError, error_from_failure
 from dex.values import DEFAULT_LIMIT
 from dex.wire.service import (
@@ -87,7 +88,8 @@ def seconds_of(name: str, duration: timedelta) -> float:
 
 
 class ServiceCaller:
-    """Sends requests to one service. The service is looked up by `connect` at the first call when none was given.
+    """Sends requests to one service. When none was given it is looked up at the first call: in a handler it is the
+    engine that runs it, elsewhere `connect` finds it.
 
     `now`, `sleep` and `chance` (a random number in [0, 1)) are the world; tests give their own.
     """
@@ -200,6 +202,8 @@ class ServiceCaller:
     async def _open_service(self) -> FlowService:
         if self._closed:
             raise RuntimeError("the client is closed: make a new one")
+        if self._service is None and self._connecting is None:
+            self._service = service_of_handler()
         if self._service is None:
             # To find a cluster may take seconds of blocking calls: in a thread they hold up nobody's event loop. It is
             # done once, for all who wait, and goes on when one of them is interrupted: the next call finds its result.

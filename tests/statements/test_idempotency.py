@@ -32,7 +32,7 @@ from dex import (
     graceful_complete,
 )
 from tests.statements.kit import Made, events, note_down, outputs
-from tests.world import World, ray_database, scenario
+from tests.world import World, scenario
 
 go = Channel("go", None)
 
@@ -51,12 +51,12 @@ SAFE = StartFlowOptions(request_id="ship-order", id_reuse_policy=IdReusePolicy.D
 class Ships(Step[str]):
     """Starts a Flow of its own kind; its first worker dies when that is accepted and nothing of it is committed."""
 
-    def __init__(self, client: Callable[[], Awaitable[AsyncClient]], die: Callable[[], Awaitable[None]]) -> None:
-        self.client, self.die = client, die
+    def __init__(self, die: Callable[[], Awaitable[None]]) -> None:
+        self.die = die
 
     async def execute(self, context: AsyncContext, input: str) -> StepDecision:
-        client = await self.client()
-        run_id = await client.start_flow(SHIPPING, input, context.flow_id, SAFE)
+        async with AsyncClient(Registry([SHIPPING])) as client:
+            run_id = await client.start_flow(SHIPPING, input, context.flow_id, SAFE)
         if context.attempt == 1:
             await self.die()
         return graceful_complete([run_id, context.attempt])
@@ -65,11 +65,7 @@ class Ships(Step[str]):
 @pytest.mark.statement("B62", "B225")
 @scenario(ray=True)
 async def test_a_flow_started_from_a_step_is_started_once_though_its_worker_dies(world: World) -> None:
-    if world.on_ray:
-        ways = connected(ray_database()), die_at_once
-    else:
-        ways = of_this_process(lambda: world.client), hang
-    orders = Made(Ships(*ways), name="Orders")
+    orders = Made(Ships(die_at_once if world.on_ray else hang), name="Orders")
     await world.deploy(orders, SHIPPING)
     await world.start(orders, "order", world.id("shipment"))
     if not world.on_ray:
@@ -81,21 +77,6 @@ async def test_a_flow_started_from_a_step_is_started_once_though_its_worker_dies
     assert (await world.result("shipment")).single_output(str) == f"shipped {world.id('order')}"
     assert (await world.describe("shipment")).run_id == run_id
     assert (await world.kinds("shipment")).count("FlowStarted") == 1
-
-
-def connected(database: str) -> Callable[[], Awaitable[AsyncClient]]:
-    async def client() -> AsyncClient:
-        os.environ |= {"DEXRAY_DATABASE": database, "DEXRAY_NAMESPACE": "dexray-world"}
-        return AsyncClient(Registry([SHIPPING]))
-
-    return client
-
-
-def of_this_process(current: Callable[[], AsyncClient]) -> Callable[[], Awaitable[AsyncClient]]:
-    async def client() -> AsyncClient:
-        return current()
-
-    return client
 
 
 async def die_at_once() -> None:
