@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from dexray.protocol.attempts import AttemptResult, AttemptTask, Heartbeat
+from dexray.protocol.attempts import AttemptKey, AttemptResult, AttemptTask, Heartbeat
 from dexray.protocol.streams import StreamWrite
 
 
@@ -95,10 +95,12 @@ class Question(Message, frozen=True):
     begun: tuple[int, ...] = ()
     about: tuple[int, ...] = ()  # which of these are canceled?
     wait: float = 0.0  # seconds: answer when one is, or when none of them runs any more, or after this time
+    detached: AttemptKey | None = None  # the attempt, for an owner that knows nothing of its life
 
 
 class Answer(Message, frozen=True):
-    canceled: tuple[int, ...]
+    canceled: tuple[int, ...] = ()
+    is_unknown: bool = False  # the owner can't say yet: ask again in a moment
 
 
 _encoder = msgspec.msgpack.Encoder()

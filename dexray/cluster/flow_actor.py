@@ -217,6 +217,9 @@ class _Sink:
     def attempt_finished(self, key: AttemptKey, result: AttemptResult) -> None:
         self.host.attempt_finished(key, result)
 
+    async def is_wanted(self, key: AttemptKey) -> bool:
+        return await self.host.is_wanted(key)
+
     def slots_changed(self) -> None:
         self.host.slots_changed()
 

@@ -27,6 +27,7 @@ class Handout:
     lot: SentLot | None = None  # None while it waits here
     begun: bool = False  # its worker said so
     canceled: bool = False
+    detached: bool = False  # it has an actor of its own and is in no lot
 
 
 @dataclass(slots=True, eq=False)

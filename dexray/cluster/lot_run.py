@@ -30,6 +30,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from dexray.cluster.attempt_messages import Answer, Beat, Finished, Handed, Lot, LotResult, Question, Report
 from dexray.cluster.outbox import MessageOutbox
 from dexray.protocol.attempts import AttemptResult, AttemptReturned, Heartbeat
@@ -101,6 +103,7 @@ class LotRun:
         self._finished: list[Finished] = []
         self._sent = 0  # of the finished ones
         self._beats: dict[int, Heartbeat | None] = {}
+        self._checkpoint: Heartbeat | None = None  # the last one, for the next owner
         self._beat_after = 0.0
         self._announced: Asked | None = None
         self._outbox = MessageOutbox(self._send_messages, clock)
@@ -159,6 +162,23 @@ class LotRun:
             if seconds is not None and seconds > MOMENT:
                 self._give_back()
 
+    def attach(self, life: int, token: int, link: OwnerLink) -> None:
+        """The one attempt of this lot has another owner now, which knows it as `token`. It hears of the attempt, and
+        what the last checkpoint was."""
+        with self._lock:
+            self._lot = replace(self._lot, life=life, handed=(replace(self._lot.handed[0], token=token),))
+            self._link = link
+            self._canceled, self._asking, self._ask_after, self._sent = frozenset(), None, 0.0, 0
+            self._finished = [replace(finished, token=token) for finished in self._finished]
+            if self._current is not None:
+                self._current = token
+                self._beats = {} if self._checkpoint is None else {token: self._checkpoint}
+
+    def owner(self) -> tuple[int, OwnerLink, int]:
+        """The owner of a lot of one attempt: its life, the way to it, and its token."""
+        with self._lock:
+            return self._lot.life, self._link, self._lot.handed[0].token
+
     def result(self) -> LotResult:
         """All results, when `next` has answered None. Waits until the owner knows that an announced lot began."""
         if self._announced is not None:
@@ -175,6 +195,8 @@ class LotRun:
                 return
             if heartbeat is not None or self._current not in self._beats:
                 self._beats[self._current] = heartbeat
+            if heartbeat is not None:
+                self._checkpoint = heartbeat
             report = self._due_report(self._clock(), with_results=False)
         if report is not None:
             self._link.report(report)
@@ -249,7 +271,7 @@ class LotRun:
         with self._lock:
             if self._asking in question.about:
                 self._asking = None
-                if answer is None:
+                if answer is None or answer.is_unknown:
                     self._ask_after = self._clock() + ASK_AGAIN_SECONDS
         self._answered(answer)
 

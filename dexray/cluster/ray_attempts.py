@@ -37,6 +37,7 @@ from dexray.cluster.async_pool import AsyncPool, PoolWorker
 from dexray.cluster.attempt_messages import (
     Answer,
     Finished,
+    Question,
     decode_question,
     decode_report,
     decode_result,
@@ -47,7 +48,8 @@ from dexray.cluster.attempt_messages import (
 )
 from dexray.cluster.cluster_watch import ClusterWatch
 from dexray.cluster.code_store import CodeStore
-from dexray.cluster.dispatch import Bundle, Dispatch, DispatchSettings
+from dexray.cluster.detached import DetachedAttempts
+from dexray.cluster.dispatch import Bundle, Dispatch, DispatchSettings, Ready
 from dexray.cluster.handouts import Handout, Lane, SentLot, lost_with
 from dexray.cluster.inbox import Inbox, LongPolls
 from dexray.cluster.lanes import Lanes
@@ -94,9 +96,11 @@ class RayAttempts(AttemptPort):
         owner: Any,
         code: CodeStore,
         loop: asyncio.AbstractEventLoop,
+        namespace: str = "",
         settings: AttemptSettings | None = None,
         namespace: str = "",
     ) -> None:
+        """namespace: of Ray, for the names of detached attempts."""
         self._sink = sink
         self._owner = owner
         self._code = code
@@ -112,6 +116,7 @@ class RayAttempts(AttemptPort):
         self._inbox = Inbox(loop)
         self._lanes = Lanes(self, loop, self._life, self._settings.linger)
         self._pool = AsyncPool(self._settings.dispatch.async_processes, self._inbox.when_ready, self._worker_lost)
+        self._detached = DetachedAttempts(self, loop, self._life, owner, namespace, self._inbox)
         self._remotes: dict[bytes, Any] = {}
         self._is_flushing = False
         self._is_notifying = False
@@ -160,6 +165,22 @@ class RayAttempts(AttemptPort):
         self._slot_is_free()
 
     def run(self, task: AttemptTask) -> None:
+        handout = self._hand_out(task)
+        if self._code.parcel(task.deployment_id, self._life) is not None:
+            self._enqueue(handout)
+        else:
+            self._spawn(self._fetch_code(handout))
+
+    def adopt(self, task: AttemptTask) -> bool:
+        handout = self._hand_out(task)
+        self._queue(handout).dropped = True  # it has been sent
+        self._spawn(self._detached.adopt(handout))
+        return True
+
+    def settled(self, key: AttemptKey) -> None:
+        self._detached.settled(key)
+
+    def _hand_out(self, task: AttemptTask) -> Handout:
         self._numbers += 1
         handout = Handout(
             token=self._numbers,
@@ -171,12 +192,10 @@ class RayAttempts(AttemptPort):
             options=task.resources,
             task=encode_task(task),
             kill_after=task.kill_after,
+            detached=task.detached,
         )
         self._handouts[handout.token] = self._by_key[task.key] = handout
-        if self._code.parcel(task.deployment_id, self._life) is not None:
-            self._enqueue(handout)
-        else:
-            self._spawn(self._fetch_code(handout))
+        return handout
 
     def cancel(self, key: AttemptKey) -> None:
         handout = self._by_key.get(key)
@@ -184,6 +203,9 @@ class RayAttempts(AttemptPort):
             return
         handout.canceled = True
         lot = handout.lot
+        if handout.detached:
+            self._cancel_detached(handout)
+            return
         if lot is None:
             if handout.ready is not None:
                 handout.ready.dropped = True
@@ -198,6 +220,17 @@ class RayAttempts(AttemptPort):
         self._loop.call_later(self._settings.cancel_grace, self._abandon, handout)
         if handout.kill_after is not None and lot.worker is None:
             self._loop.call_later(handout.kill_after + self._settings.kill_slack, self._kill, lot)
+
+    def _cancel_detached(self, handout: Handout) -> None:
+        if not handout.begun:
+            self._detached.kill(handout.key)
+            if handout.ready is not None:
+                self._end(handout)
+            return
+        self._polls.answer(handout.token)
+        self._loop.call_later(self._settings.cancel_grace, self._abandon, handout)
+        if handout.kill_after is not None:
+            self._loop.call_later(handout.kill_after + self._settings.kill_slack, self._detached.kill, handout.key)
 
     def waiting_for(self, key: AttemptKey) -> str:
         handout = self._by_key.get(key)
@@ -234,17 +267,29 @@ class RayAttempts(AttemptPort):
         """Which attempts of a question are canceled; those that are no longer known are, too."""
         question = decode_question(data)
         if question.life != self._life:
-            return encode(Answer(question.about))
+            return encode(await self._answer_to_stranger(question))
         for token in question.begun:
             handout = self._handouts.get(token)
-            if handout is not None and handout.lot is not None:
-                handout.lot.node = question.node
+            if handout is not None:
+                if handout.lot is not None:
+                    handout.lot.node = question.node
                 self._has_begun(handout)
         canceled = self._canceled_of(question.about)
         if question.wait > 0 and not canceled:
             await self._polls.wait(question.about, question.wait)
             canceled = self._canceled_of(question.about)
         return encode(Answer(canceled))
+
+    async def _answer_to_stranger(self, question: Question) -> Answer:
+        """What an attempt hears that another life of this owner had handed out."""
+        if question.detached is None or self._by_key.get(question.detached) is not None:
+            return Answer(question.about) if question.detached is None else Answer(is_unknown=True)
+        try:
+            wanted = await self._sink.is_wanted(question.detached)
+        except Exception as error:  # the Flow is another owner's, or can't be loaded now
+            logger.info("whether attempt %s is wanted is not known: %s", question.detached, error)
+            return Answer(is_unknown=True)
+        return Answer(is_unknown=True) if wanted else Answer(question.about)
 
     # Sending ----------------------------------------------------------------------------------------------------------
 
@@ -262,7 +307,15 @@ class RayAttempts(AttemptPort):
             self._enqueue(handout)
 
     def _enqueue(self, handout: Handout) -> None:
-        handout.ready = self._dispatch.enqueue(
+        ready = self._queue(handout)
+        if handout.detached:
+            ready.dropped = True
+            self._send_detached(handout)
+        else:
+            self._flush_soon()
+
+    def _queue(self, handout: Handout) -> Ready[Handout]:
+        ready = handout.ready = self._dispatch.enqueue(
             handout,
             handout.kind,
             handout.is_async,
@@ -270,9 +323,24 @@ class RayAttempts(AttemptPort):
             handout.options,
             group=handout.deployment_id,
             size=len(handout.task),
-            alone=handout.kill_after is not None,
+            alone=handout.kill_after is not None or handout.detached,
         )
-        self._flush_soon()
+        return ready
+
+    def _send_detached(self, handout: Handout) -> None:
+        try:
+            parcel = self._code.parcel(handout.deployment_id, self._life)
+            if parcel is None:
+                raise LookupError(f"the code of deployment {handout.deployment_id} was dropped")
+            data = encode_lot(self._life, {handout.token: handout.task}, time.time(), announce=True)
+            self._detached.send(handout, parcel, data)
+        except Exception as error:
+            logger.warning("Ray refuses the detached attempt %s: %s", handout.key, error)
+            reason = f"Ray refuses the attempt: {error}"
+            self._finished(Finished(handout.token, AttemptReturned(reason=reason), declined=True))
+
+    def detached_finished(self, finished: Finished) -> None:
+        self._finished(finished)
 
     def _flush_soon(self) -> None:
         if not self._is_flushing:
@@ -556,13 +624,15 @@ class RayAttempts(AttemptPort):
 
     def _has_begun(self, handout: Handout) -> None:
         lot = handout.lot
-        if handout.begun or lot is None:
+        if handout.begun or (lot is None and not handout.detached):
             return
-        handout.begun = lot.heard_of = True
-        self._heard_of(lot)
+        handout.begun = True
         if handout.ready is not None:
             self._dispatch.begun(handout.ready.slot)
-        self._dispatch.leave_place(lot.bundle)
+        if lot is not None:
+            lot.heard_of = True
+            self._heard_of(lot)
+            self._dispatch.leave_place(lot.bundle)
         if not handout.canceled:
             self._sink.attempt_running(handout.key)
         self._slot_is_free()
@@ -593,7 +663,11 @@ class RayAttempts(AttemptPort):
         self._newest_heard[signature] = max(lot.number, self._newest_heard.get(signature, 0))
 
     def _canceled_of(self, tokens: Iterable[int]) -> tuple[int, ...]:
-        return tuple(token for token in tokens if token not in self._handouts or self._handouts[token].canceled)
+        return tuple(token for token in tokens if self._is_canceled(token))
+
+    def _is_canceled(self, token: int) -> bool:
+        handout = self._handouts.get(token)
+        return not self._detached.awaits(token) if handout is None else handout.canceled
 
     # The cluster ------------------------------------------------------------------------------------------------------
 

@@ -63,13 +63,13 @@ _TRACE_LIMIT = 4096
 def run_lot(parcel: list[Any], data: bytes) -> bytes:
     """The function behind all attempts of synchronous handlers, and of asynchronous ones that ask for resources."""
     with _sigint_ignored():
-        return encode(_process.run(parcel, decode_lot(data)))
+        return encode(worker_process.run(parcel, decode_lot(data)))
 
 
 def check_code(parcel: list[Any], deployment_id: str, life: int) -> str:
     """Loads the code of a deployment here; "" or the reason why that is not possible."""
     try:
-        _process.code.get(parcel, deployment_id, life)
+        worker_process.code.get(parcel, deployment_id, life)
     except Exception as error:
         return why_not_loadable(error, deployment_id)
     return ""
@@ -96,7 +96,7 @@ class WorkerProcess:
         worker, node = self.place()
         run = LotRun(lot, RayLink(owner), worker, node)
         lane = self._lanes.begin(self.code.door(lot.life), lot, node)
-        result = self._run(run, lot, registry, worker, is_known=lane is not None)
+        result = self.run_lot(run, lot, registry, worker, is_known=lane is not None)
         if lane is None:
             return result
         left = lane.serve(result, lambda more: self._run_more(more, registry, owner))
@@ -107,9 +107,9 @@ class WorkerProcess:
     def _run_more(self, lot: Lot, registry: Registry, owner: Any) -> LotResult:
         """A lot that came over a lane, and so is of the same deployment and the same owner."""
         worker, node = self.place()
-        return self._run(LotRun(lot, RayLink(owner), worker, node), lot, registry, worker, is_known=True)
+        return self.run_lot(LotRun(lot, RayLink(owner), worker, node), lot, registry, worker, is_known=True)
 
-    def _run(self, run: LotRun, lot: Lot, registry: Registry, worker: str, is_known: bool) -> LotResult:
+    def run_lot(self, run: LotRun, lot: Lot, registry: Registry, worker: str, *, is_known: bool = False) -> LotResult:
         run.begin(time.time() - lot.sent_at, is_known)
         self._watchdog.watch(run)
         try:
@@ -257,5 +257,5 @@ def _sigint_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
 
-_process = WorkerProcess()
+worker_process = WorkerProcess()
 """The one piece of state of this module: a worker process has one life and one main thread."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -180,6 +181,20 @@ class HandOuts:
         else:
             self._port.run(task)
 
+    def adopt(self, live: LiveFlow) -> frozenset[str]:
+        """Takes over what a former owner had handed out, as far as it survives its owner; the Steps whose attempts are
+        out now as if they had been handed out here."""
+        adopted = set()
+        for step in live.flow.state.steps.values():
+            if step.phase != RUNNING or not step.detached:
+                continue
+            spec = self._step_spec(live, step)
+            task = attempt_task(live.flow.state, step, spec) if spec is not None else None
+            if task is not None and self._port.adopt(task):  # without its code there is no telling how long it may take
+                self.watch.handed_out(task)
+                adopted.add(step.id)
+        return frozenset(adopted)
+
     async def _run_with_blobs(self, live: LiveFlow, task: AttemptTask, hashes: set[str]) -> None:
         try:
             blobs = await self._host.read(lambda: self._host.journal.get_blobs(hashes))
@@ -213,6 +228,11 @@ class HandOuts:
     def cancel(self, key: AttemptKey) -> None:
         self.watch.forget(key)
         self._port.cancel(key)
+
+    def settled(self, keys: Iterable[AttemptKey]) -> None:
+        """The outcome of these detached attempts is durable."""
+        for key in keys:
+            self._port.settled(key)
 
     def release(self, task: AttemptTask) -> None:
         """The slot of an attempt that will not run."""

@@ -39,7 +39,7 @@ from dexray.machine import commands
 from dexray.machine.decide import decide
 from dexray.machine.events import FlowClosed
 from dexray.machine.state import Flow, StepState
-from dexray.machine.turn import Turn
+from dexray.machine.turn import Turn, running_step
 from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptReturned, Heartbeat
 from dexray.protocol.ports import AttemptPort, Router
 from dexray.protocol.streams import StreamWrite
@@ -299,6 +299,8 @@ class FlowHost:
             self._hand_outs.run(live, task)
         for key in pending.cancels:
             self._hand_outs.cancel(key)
+        if pending.settled:
+            self._hand_outs.settled(pending.settled)
         for when in pending.whens:
             when(None)
         if any(isinstance(event, FlowClosed) for event in pending.events):
@@ -337,19 +339,30 @@ class FlowHost:
         if live is None:
             self.counters["late_results"] += 1
             self.request_flush()
-            return
+            return  # a detached one keeps its result, for whoever has the Flow now
         if isinstance(result, AttemptFailed) and result.heartbeat is None and beat is not None:
             result = replace(result, heartbeat=beat)
         again_at = self.clock.now() + self.settings.returned_delay if isinstance(result, AttemptReturned) else 0.0
         step = live.flow.state.steps.get(key.step_execution_id)
         sync = step is None or step.durability != ASYNC
         blobs = getattr(result, "blobs", None)
+        detached = step is not None and step.detached
         turn = self.execute(live, commands.FinishAttempt(key=key, result=result, again_at=again_at), sync=sync)
         if turn is not None and not turn.events:
             self.counters["late_results"] += 1
-        elif blobs:
-            live.pending.blobs.update(blobs)
+            self._hand_outs.settled([key])
+        else:
+            if blobs:
+                live.pending.blobs.update(blobs)
+            if detached:
+                live.pending.settled.append(key)
         self.request_flush()
+
+    async def is_wanted(self, key: AttemptKey) -> bool:
+        from dexray.engine.requests import look_for
+
+        live = await look_for(self, key.flow_id)
+        return live is not None and running_step(live.flow.state, key) is not None
 
     def slots_changed(self) -> None:
         self._slots_freed = True
@@ -392,9 +405,9 @@ class FlowHost:
     # Coming and going -------------------------------------------------------------------------------------------------
 
     def _arrived(self, live: LiveFlow) -> None:
-        """What a former owner had handed out is lost; what fell due meanwhile is due now."""
+        """What a former owner had handed out is lost, if it can't be adopted; what fell due meanwhile is due now."""
         if not live.flow.is_closed and not live.problem:
-            self.execute(live, commands.Interrupt())
+            self.execute(live, commands.Interrupt(but=self._hand_outs.adopt(live)))
             self.execute(live, commands.Due())
             self.arm(live)
             self.subflows.resume(live)

@@ -30,6 +30,7 @@ class Pending:
     events: list[AnyEvent] = field(default_factory=list)
     tasks: list[tuple[AttemptTask, str]] = field(default_factory=list)  # with the method's durability
     cancels: list[AttemptKey] = field(default_factory=list)
+    settled: list[AttemptKey] = field(default_factory=list)  # detached attempts whose outcome this is
     parents: list[str] = field(default_factory=list)  # Steps whose waits ask for SubFlows
     requests: list[RequestAnswer] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)

@@ -123,7 +123,9 @@ class Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt:
-    """A new owner took over: what its predecessor had handed out is lost."""
+    """A new owner took over: what its predecessor had handed out is lost, but for Steps whose attempts it adopts."""
+
+    but: frozenset[str] = frozenset()
 
 
 Command = (

@@ -150,7 +150,7 @@ def _due(turn: Turn, command: commands.Due) -> None:
 
 
 def _interrupt(turn: Turn, command: commands.Interrupt) -> None:
-    steps.interrupt(turn)
+    steps.interrupt(turn, command.but)
 
 
 _DECIDE: dict[type, Callable[[Turn, Any], None]] = {

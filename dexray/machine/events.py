@@ -58,6 +58,7 @@ class AttemptStarted(Event, frozen=True, array_like=True, tag="AttemptStarted/1"
     deployment: str = ""
     locks: tuple[str, ...] = ()
     load: LoadSpec | None = None
+    detached: bool = False
 
 
 class HeartbeatStored(Event, frozen=True, array_like=True, tag="HeartbeatStored/1"):

@@ -91,6 +91,7 @@ def _attempt_started(flow: Flow, event: e.AttemptStarted, at: float) -> None:
     step.since = at
     step.returned_because = ""
     step.deployment = event.deployment
+    step.detached = event.detached
     if event.locks:
         step.locks = event.locks
         for lock in event.locks:

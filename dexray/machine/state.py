@@ -86,6 +86,7 @@ class StepState(Struct, kw_only=True):
     wait_for_failed: bool = False
     snapshot: Snapshot | None = None
     locks: tuple[str, ...] = ()  # held, by an attempt that is out or returned
+    detached: bool = False  # the attempt that is out survives its owner
 
 
 class FlowState(Struct, kw_only=True):

@@ -39,12 +39,11 @@ from dexray.machine.events import (
 from dexray.machine.locks import is_free
 from dexray.machine.retries import backoff, next_attempt_at
 from dexray.machine.state import BACKOFF, READY, RUNNING, TIMEOUT, TIMEOUT_HANDLER, StepState, set_back
-from dexray.machine.turn import Turn, UnknownStep, method_of
+from dexray.machine.turn import Turn, UnknownStep, method_of, running_step
 from dexray.protocol.attempts import (
     INVALID_RESULT,
     NOT_COMPLETED,
     NOT_STARTED,
-    STARTED_ATTEMPT_INTERRUPTED,
     AttemptKey,
     DecisionSpec,
     ExecuteSucceeded,
@@ -53,6 +52,7 @@ from dexray.protocol.attempts import (
     RecoveryError,
     WaitForSucceeded,
     Writes,
+    interrupted,
 )
 from dexray.protocol.attempts import AttemptFailed as FailedResult
 from dexray.protocol.attempts import AttemptReturned as ReturnedResult
@@ -125,7 +125,7 @@ def hand_out(turn: Turn, step_id: str, deployment: str) -> bool:
         turn.flow.index.blocked[step_id] = None
         return False
     load = method.load if method.load != _NO_LOAD else None
-    turn.emit(AttemptStarted(step.id, step.method, step.attempt, deployment, locks, load))
+    turn.emit(AttemptStarted(step.id, step.method, step.attempt, deployment, locks, load, method.detached))
     return True
 
 
@@ -141,16 +141,7 @@ def _has_no_attempt_left(step: StepState, method: MethodSpec) -> bool:
 
 def running(turn: Turn, key: AttemptKey) -> StepState | None:
     """The Step whose running attempt this is; None when the key is not current: the result is late."""
-    step = turn.state.steps.get(key.step_execution_id)
-    if (
-        key.run_id != turn.state.run_id
-        or step is None
-        or step.phase != RUNNING
-        or step.method != key.method
-        or step.attempt != key.attempt
-    ):
-        return None
-    return step
+    return running_step(turn.state, key)
 
 
 def store_heartbeat(turn: Turn, key: AttemptKey, heartbeat: Heartbeat) -> None:
@@ -315,17 +306,13 @@ def misplaced(step: StepState, result: WaitForSucceeded | ExecuteSucceeded) -> F
     )
 
 
-def interrupt(turn: Turn) -> None:
-    """What was handed out before this owner came has failed: nobody will hear of it any more."""
-    for step in [step for step in turn.state.steps.values() if step.phase == RUNNING]:
+def interrupt(turn: Turn, but: frozenset[str]) -> None:
+    """What was handed out before this owner came has failed: nobody will hear of it any more, `but` of these Steps."""
+    for step in [step for step in turn.state.steps.values() if step.phase == RUNNING and step.id not in but]:
         if turn.flow.is_closed:
             return
         attempt_failed(
             turn,
             step,
-            FailedResult(
-                error_type=STARTED_ATTEMPT_INTERRUPTED,
-                detail="the owner of this Flow ended while the attempt was out; whether it ran to its end is unknown",
-                kind=STARTED_ATTEMPT_INTERRUPTED,
-            ),
+            interrupted("the owner of this Flow ended while the attempt was out; whether it ran to its end is unknown"),
         )

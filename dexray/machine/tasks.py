@@ -43,6 +43,7 @@ def attempt_task(state: FlowState, step: StepState, spec: StepSpec | None) -> At
         resources=spec.resources.options if spec is not None else {},
         is_async=method.is_async,
         kill_after=method.kill_after,
+        detached=step.detached,
     )
 
 

@@ -79,6 +79,20 @@ def key_of(state: FlowState, step: StepState) -> AttemptKey:
     return AttemptKey(state.flow_id, state.run_id, step.id, step.method, step.attempt)
 
 
+def running_step(state: FlowState, key: AttemptKey) -> StepState | None:
+    """The Step whose running attempt this is; None when it is not running, or not any more."""
+    step = state.steps.get(key.step_execution_id)
+    if (
+        key.run_id != state.run_id
+        or step is None
+        or step.phase != RUNNING
+        or step.method != key.method
+        or step.attempt != key.attempt
+    ):
+        return None
+    return step
+
+
 def method_of(state: FlowState, step: StepState, spec: StepSpec | None) -> MethodSpec:
     """The options of the method call that is pending or running. `spec` is None for the timeout handler alone."""
     if step.method == TIMEOUT:

@@ -78,6 +78,7 @@ class AttemptTask(Wire, frozen=True, kw_only=True):
     resources: dict[str, Any] = {}
     is_async: bool = False
     kill_after: float | None = None  # seconds from a cancel or timeout until its process is killed; None: never
+    detached: bool = False  # survives the owner that hands it out; the next one adopts it
 
 
 class ConditionSpec(Wire, frozen=True):
@@ -188,3 +189,8 @@ STARTED_ATTEMPT_INTERRUPTED = "STARTED_ATTEMPT_INTERRUPTED"
 WORKER_CRASHED = "WORKER_CRASHED"
 INVALID_RESULT = "INVALID_RESULT"
 VALUES_LOST = "VALUES_LOST"
+
+
+def interrupted(detail: str) -> AttemptFailed:
+    """The failure of an attempt whose owner ended, and of which nobody will hear any more."""
+    return AttemptFailed(error_type=STARTED_ATTEMPT_INTERRUPTED, detail=detail, kind=STARTED_ATTEMPT_INTERRUPTED)

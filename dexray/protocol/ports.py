@@ -29,6 +29,11 @@ class AttemptSink(Protocol):
     def stream_written(self, message: StreamWrite) -> None:
         """A message for a Stream, from an attempt that may be over by now. Best effort."""
 
+    async def is_wanted(self, key: AttemptKey) -> bool:
+        """Whether this is the running attempt of its Step still: asked of detached ones that another owner had handed
+        out. Loads the Flow; raises when that is not possible, or when it is another owner's."""
+        ...
+
     def slots_changed(self) -> None:
         """There may be room for attempts that `reserve` refused."""
 
@@ -42,6 +47,15 @@ class AttemptPort(Protocol):
 
     def run(self, task: AttemptTask) -> None:
         """Runs a reserved attempt whose start is recorded. The slot is free again when it has finished."""
+
+    def adopt(self, task: AttemptTask) -> bool:
+        """Takes over a detached attempt that a former owner of its Flow had handed out. It ends as one that was run
+        here, perhaps at once because it is gone. False: nothing survives an owner here."""
+        return False
+
+    def settled(self, key: AttemptKey) -> None:
+        """The outcome of a detached attempt is durable, or not wanted any more: what holds it may go."""
+        return
 
     def waiting_for(self, key: AttemptKey) -> str:
         """What keeps an attempt from beginning that was given to `run`, in words; "" when it runs or is unknown."""

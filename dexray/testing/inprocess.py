@@ -18,7 +18,7 @@ from dexray.engine import Clock, FlowHost, HostSettings
 from dexray.engine.clock import Blocking, BlockingInline
 from dexray.journal.interface import Journal
 from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptTask, Heartbeat
-from dexray.protocol.ports import AttemptSink, Router
+from dexray.protocol.ports import AttemptPort, AttemptSink, Router
 from dexray.protocol.streams import StreamWrite
 
 WORKER = "in-process"
@@ -47,7 +47,7 @@ class _Reporter:
         return self._port.clock.now()
 
 
-class LocalAttempts:
+class LocalAttempts(AttemptPort):
     """Runs attempts in the event loop: synchronous handlers in one go, asynchronous ones as tasks."""
 
     sink: AttemptSink

@@ -92,11 +92,13 @@ class Describer:
                 f"{where}: wait_for_failure takes a WaitForFailurePolicy, got {merged.wait_for_failure!r}"
             )
         kill_after = self._kill_after(where, step, merged)
+        if not isinstance(merged.detached, bool):
+            raise FlowDefinitionError(f"{where}: detached is True or False, got {merged.detached!r}")
         wait_for = self._method(where, "wait_for_", step.wait_for or step.execute, merged, kill_after)
         return StepSpec(
             step_type=step.step_type,
             wait_for=None if step.wait_for is None else wait_for,
-            execute=self._method(where, "execute_", step.execute, merged, kill_after),
+            execute=self._method(where, "execute_", step.execute, merged, kill_after, merged.detached),
             proceed_on_wait_failure=merged.wait_for_failure is WaitForFailurePolicy.PROCEED,
             failure_route=self._route(where, merged.execute_failure, step.input_type, trail),
             resources=resource_spec(where, merged.resources),
@@ -148,7 +150,13 @@ class Describer:
     # Methods ---------------------------------------------------------------------------------------------------------
 
     def _method(
-        self, where: str, prefix: str, kind: HandlerKind, options: Any, kill_after: float | None = None
+        self,
+        where: str,
+        prefix: str,
+        kind: HandlerKind,
+        options: Any,
+        kill_after: float | None = None,
+        detached: bool = False,
     ) -> MethodSpec:
         """The options of one method; `prefix` begins their names in `options`."""
         durability = getattr(options, f"{prefix}durability")
@@ -170,6 +178,7 @@ class Describer:
             locks=self._locks(where, f"{prefix}lock_attributes", getattr(options, f"{prefix}lock_attributes")),
             load=self._loads(where, prefix, options),
             kill_after=kill_after,
+            detached=detached,
         )
 
     def _kill_after(self, where: str, step: StepDefinition, options: StepOptions) -> float | None:

@@ -79,6 +79,10 @@ class Engines:
             if entry["namespace"] == self.namespace and entry["name"].startswith("flow-actor-")
         ]
 
+    def stop_engine(self) -> None:
+        """The engine ends in order, as at `dexray stop`; the next client begins it anew, in the same namespace."""
+        self.close()
+
     def close(self) -> None:
         self._leave()
         try:

@@ -31,6 +31,7 @@ class Owner:
         self.twice: list[AttemptKey] = []
         self.awaited: set[AttemptKey] = set()
         self.to_cancel: set[AttemptKey] = set()
+        self.unwanted: set[AttemptKey] = set()
         self.news = asyncio.Event()
 
     async def begin(self) -> None:
@@ -39,6 +40,7 @@ class Owner:
             owner=ray.get_runtime_context().current_actor,
             code=CodeStore(self.load),
             loop=asyncio.get_running_loop(),
+            namespace=ray.get_runtime_context().namespace,
             settings=self.settings,
         )
         await self.attempts.start()
@@ -86,6 +88,9 @@ class Owner:
         self.awaited.discard(key)
         self.news.set()
 
+    async def is_wanted(self, key: AttemptKey) -> bool:
+        return key not in self.unwanted
+
     def slots_changed(self) -> None:
         self.pump()
 
@@ -98,6 +103,17 @@ class Owner:
                 self.attempts.run(task)
 
     # For tests
+
+    async def adopt(self, task: AttemptTask) -> None:
+        assert self.attempts is not None
+        self.attempts.adopt(task)
+
+    async def settled(self, key: AttemptKey) -> None:
+        assert self.attempts is not None
+        self.attempts.settled(key)
+
+    async def disown(self, keys: list[AttemptKey]) -> None:
+        self.unwanted.update(keys)
 
     async def submit(self, tasks: list[AttemptTask]) -> None:
         for task in tasks:

@@ -302,3 +302,49 @@ def test_an_attempt_that_has_ended_or_begun_since_kills_nobody() -> None:
     worker.now += 10
     worker.run.look()
     assert worker.killed_at == []
+
+
+# A new owner ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_lot_of_one_that_gets_a_new_owner_tells_it_of_the_attempt_its_checkpoint_and_its_result() -> None:
+    worker = Worker(1, announce=True)
+    worker.run.begin(queued=0.0)
+    worker.run.next()
+    worker.run.heartbeat(Heartbeat(True, b"half"))
+    worker.run.heartbeat(None)
+    told = len(worker.link.reports), len(worker.link.questions)
+    next_owner = Link()
+    worker.run.attach(8, 99, next_owner)
+    worker.now += 1.0
+    worker.run.look()
+    (question, _), (report,) = next_owner.questions[0], next_owner.reports
+    assert (question.life, question.begun, question.about) == (8, (99,), (99,))
+    assert (report.life, report.beats[0].token, report.beats[0].heartbeat) == (8, 99, Heartbeat(True, b"half"))
+    assert (len(worker.link.reports), len(worker.link.questions)) == told, "the former owner is left alone"
+    worker.run.done(DONE)
+    assert worker.results() == {99: DONE}
+
+
+def test_what_the_former_owner_said_last_counts_no_more() -> None:
+    """Dying, it may have answered that it knows of no such attempt."""
+    worker = Worker(1, announce=True)
+    worker.run.begin(queued=0.0)
+    worker.run.next()
+    worker.link.questions[0][1](Answer((1,)))
+    assert worker.run.is_canceled()
+    worker.run.attach(8, 99, Link())
+    assert not worker.run.is_canceled()
+
+
+def test_an_owner_that_can_not_say_yet_is_asked_again_in_a_moment() -> None:
+    worker = Worker(1)
+    worker.run.next()
+    worker.now += 1.0
+    worker.run.look()
+    worker.link.questions[0][1](Answer(is_unknown=True))
+    worker.run.look()
+    assert len(worker.link.questions) == 1
+    worker.now += 2.0
+    worker.run.look()
+    assert len(worker.link.questions) == 2

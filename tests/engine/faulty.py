@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dexray.journal.interface import Append, JournalUnavailable
-from dexray.protocol.attempts import AttemptKey, AttemptResult, AttemptTask
-from dexray.protocol.ports import AttemptSink
+from dexray.protocol.attempts import AttemptKey, AttemptResult, AttemptTask, interrupted
+from dexray.protocol.ports import AttemptPort, AttemptSink
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class Lane:
 Script = Callable[[AttemptTask], "AttemptResult | None"]
 
 
-class ScriptedPort:
+class ScriptedPort(AttemptPort):
     """An `AttemptPort`. `script` says what comes of an attempt, after `seconds`; None leaves it out, for `finish`."""
 
     sink: AttemptSink
@@ -149,6 +149,9 @@ class ScriptedPort:
         self.out: dict[AttemptKey, AttemptTask] = {}
         self.ran: list[AttemptTask] = []
         self.canceled: list[AttemptKey] = []
+        self.surviving: set[AttemptKey] | None = None  # detached attempts of former owners; None: this port has none
+        self.adopted: list[AttemptKey] = []
+        self.settled_keys: list[AttemptKey] = []
         self.closed = False
 
     def reserve(self, flow_type: str, step_type: str, is_async: bool) -> bool:
@@ -179,6 +182,20 @@ class ScriptedPort:
             self.taken -= 1
         self.sink.attempt_finished(key, result)
         self.sink.slots_changed()
+
+    def adopt(self, task: AttemptTask) -> bool:
+        if self.surviving is None:
+            return False
+        self.taken += 1
+        self.out[task.key] = task
+        self.adopted.append(task.key)
+        if task.key not in self.surviving:
+            gone = interrupted("its process is gone")
+            asyncio.get_running_loop().call_soon(self.finish, task.key, gone)
+        return True
+
+    def settled(self, key: AttemptKey) -> None:
+        self.settled_keys.append(key)
 
     def waiting_for(self, key: AttemptKey) -> str:
         return ""

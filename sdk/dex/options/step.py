@@ -96,6 +96,10 @@ class StepOptions:
       (whole seconds, at least 1; None or zero: never). Stopping is cooperative: without it, a handler that does not
       listen keeps its CPU until it returns. A kill runs no `finally` and no exit hook, and the attempts of such a Step
       share no process with others. For synchronous handlers on a cluster only: an asynchronous one shares its process.
+    detached: an attempt of execute runs in a detached Ray actor of its own and survives the process that owns the Flow:
+      the next owner takes it over where it is, with its heartbeats and its result. For Steps of hours: it costs a
+      process an attempt, and the handler does not run in the main thread of it. It ends when its own process or node
+      does.
     """
 
     wait_for_method_timeout: timedelta | None = None
@@ -121,6 +125,7 @@ class StepOptions:
     resources: StepResources | None = None
     execute_failure: ExecuteFailureRoute | None = None
     kill_after: timedelta | None = None
+    detached: bool = False
 
     def on_execute_failure_proceed_to(
         self, step: type[Step[Any]] | Step[Any], options: StepOptions | None = None

@@ -59,6 +59,7 @@ class MethodSpec(Spec, frozen=True, kw_only=True):
     locks: tuple[str, ...] = ()
     load: LoadSpec = LoadSpec()
     kill_after: float | None = None  # seconds; None: a handler that does not stop is left alone
+    detached: bool = False  # an attempt survives the owner that handed it out
 
 
 class FailureRoute(Spec, frozen=True, kw_only=True):
