@@ -13,7 +13,7 @@ How it is cut
 - `schema` holds the tables and the list of migrations; `rows` turns rows into values and page tokens into positions.
 - `database` is the seam between databases: how a transaction is begun, repeated and given up, and the few words that
   databases say differently. `sqlite` is the SQLite side of it, `writer_queue` the kernel lock that its writers queue
-  on.
+  on; `postgres` is the PostgreSQL side, and says why its row locks are enough.
 
 Rules
 
@@ -38,9 +38,10 @@ from __future__ import annotations
 
 import os
 
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from dexray.journal.database import Database
 from dexray.journal.interface import (
     NEVER,
     Append,
@@ -61,6 +62,7 @@ from dexray.journal.interface import (
 )
 from dexray.journal.sql import SqlJournal
 from dexray.journal.sqlite import SqliteDatabase
+from dexray.settings import masked
 
 __all__ = [
     "NEVER",
@@ -84,18 +86,18 @@ __all__ = [
 
 
 def open_journal(url_or_path: str | os.PathLike[str], *, patience: float = 30.0) -> Journal:
-    """Opens the journal at a URL (`sqlite:///flows.db`, `sqlite:////var/lib/flows.db`) or at a plain path.
+    """Opens the journal at a URL or at a plain path, which is a SQLite file.
 
-    The file and its folder are created when they are missing; the tables are made by `migrate()`. `patience` is how
-    many seconds a call waits for others to let go of the database before it raises `JournalUnavailable`.
+    URLs are `sqlite:///flows.db`, `sqlite:////var/lib/flows.db` and `postgresql://user:password@host:5432/database`,
+    with the options of libpq behind a `?`.
 
-    Raises `JournalRefused` when the database can't be used as it is: not a database, read-only, made by a newer
-    dexray, or of a kind that isn't supported.
+    The file and its folder are created when they are missing, a PostgreSQL database is not; the tables are made by
+    `migrate()`. `patience` is how many seconds a call waits for others to let go of the database before it raises
+    `JournalUnavailable`.
+
+    Raises `JournalRefused` when the database can't be used as it is: not a database, read-only, no such user, made by
+    a newer dexray, or of a kind that isn't supported. Raises `JournalUnavailable` when there is no server now.
     """
-    return SqlJournal(SqliteDatabase(_sqlite_path(url_or_path), patience=patience))
-
-
-def _sqlite_path(url_or_path: str | os.PathLike[str]) -> str:
     text = os.fspath(url_or_path)
     if text == ":memory:":
         raise JournalRefused(
@@ -103,24 +105,55 @@ def _sqlite_path(url_or_path: str | os.PathLike[str]) -> str:
         )
     if "://" not in text:
         if not text:
-            raise JournalRefused("The path of the journal is empty: give the path of a file, or sqlite:///path.")
-        return os.path.expanduser(text)
+            raise JournalRefused("The path of the journal is empty: give the path of a file, or a database URL.")
+        return SqlJournal(SqliteDatabase(os.path.expanduser(text), patience=patience))
+    url = _url(text)
+    if url.drivername in ("sqlite", "sqlite+pysqlite"):
+        return SqlJournal(SqliteDatabase(_sqlite_path(url), patience=patience))
+    if url.drivername == "postgresql+psycopg":
+        return SqlJournal(_postgres(url, patience))
+    raise JournalRefused(
+        f"dexray keeps its journal in SQLite or PostgreSQL, not in {url.drivername!r}: "
+        "give sqlite:///path, a plain path, or postgresql://user:password@host:5432/database."
+    )
+
+
+def _url(text: str) -> URL:
     try:
         url = make_url(text)
-    except ArgumentError as error:
-        raise JournalRefused(f"{text!r} is not a database URL: give sqlite:///path or a plain path.") from error
-    if url.drivername not in ("sqlite", "sqlite+pysqlite"):
+    except (ArgumentError, ValueError) as error:
         raise JournalRefused(
-            f"This version of dexray keeps its journal in SQLite, not in {url.drivername!r}: "
-            "give sqlite:///path or a plain path."
-        )
+            f"{masked(text)!r} is not a database URL: give sqlite:///path, a plain path, or "
+            "postgresql://user:password@host:5432/database."
+        ) from error
+    # Only this driver is served, so that it need not be named.
+    return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgres", "postgresql") else url
+
+
+def _sqlite_path(url: URL) -> str:
     if url.host or url.query:
         shown = url.render_as_string()
         raise JournalRefused(
-            f"{shown!r} has a host or options, which a journal does not take: give sqlite:///relative/path or sqlite:////absolute/path."
+            f"{shown!r} has a host or options, which a journal does not take: give sqlite:///relative/path or "
+            "sqlite:////absolute/path."
         )
     if not url.database or url.database == ":memory:":
         raise JournalRefused(
-            f"{text!r} names an in-memory database, and a journal must outlive its process: give sqlite:///path."
+            f"{url.render_as_string()!r} names an in-memory database, and a journal must outlive its process: "
+            "give sqlite:///path."
         )
     return url.database
+
+
+def _postgres(url: URL, patience: float) -> Database:
+    if not url.database:
+        shown = masked(url.render_as_string())
+        raise JournalRefused(f"{shown!r} names no database: give postgresql://user:password@host:5432/database.")
+    try:
+        from dexray.journal.postgres import PostgresDatabase
+    except ImportError as error:
+        raise JournalRefused(
+            f"The driver for PostgreSQL can't be loaded ({error}): pip install 'dexray[postgres]', here and on every "
+            "node of the cluster."
+        ) from error
+    return PostgresDatabase(url, patience=patience)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, literal, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from dexray.journal import schema
 from dexray.journal.database import Database, Prepared
@@ -27,9 +27,13 @@ class Appender:
         self._database = database
         runs, events = schema.runs, schema.events
         last_seq = select(func.max(events.c.seq)).where(events.c.run_id == runs.c.run_id).scalar_subquery()
-        # Locked on databases where a transaction does not have the whole file to itself.
+        # Locked on databases where a transaction does not have the whole file to itself: in one order, so that two
+        # writers don't wait for each other.
         standings = (
-            select(runs.c.run_id, runs.c.epoch, last_seq).where(database.among(runs.c.run_id)).with_for_update(of=runs)
+            select(runs.c.run_id, runs.c.epoch, last_seq)
+            .where(database.among(runs.c.run_id))
+            .order_by(runs.c.run_id)
+            .with_for_update(of=runs)
         )
         current = select(runs.c.flow_id, runs.c.run_id).where(database.among(runs.c.flow_id), runs.c.is_current)
         present = select(events.c.epoch, events.c.body).where(
@@ -47,6 +51,11 @@ class Appender:
         self._insert_blobs = self._prepare(database.insert_if_new(schema.blobs), *schema.blobs.columns.keys())
         self._insert_refs = self._prepare(database.insert_if_new(schema.blob_refs), *schema.blob_refs.columns.keys())
         self._put_checkpoints = self._prepare(database.upsert(schema.checkpoints), *schema.checkpoints.columns.keys())
+        theirs = select(bindparam("heir", type_=schema.Ident), schema.blob_refs.c.hash)
+        theirs = theirs.where(schema.blob_refs.c.run_id == bindparam("of_run"))
+        self._inherit_refs = self._prepare(
+            insert(schema.blob_refs).from_select(["run_id", "hash"], theirs), "heir", "of_run"
+        )
         # Only the columns that change are named: to name an indexed one costs the index, whatever is written.
         self._changes: dict[tuple[str, ...], Prepared] = {}
 
@@ -76,7 +85,7 @@ class Appender:
 
     def put_blobs(self, connection: Connection, blobs: Iterable[tuple[str, str, bytes]]) -> None:
         """Stores (run_id, hash, body)."""
-        rows = list(blobs)
+        rows = sorted(blobs, key=lambda row: row[1])  # in one order, or two writers could wait for each other
         self._insert_blobs.many(connection, [(digest, len(body), body) for _, digest, body in rows])
         self._insert_refs.many(connection, [(run_id, digest) for run_id, digest, _ in rows])
 
@@ -130,9 +139,8 @@ class Appender:
         self._insert_events.many(connection, events)
         self._change_runs(connection, changes)
         self._insert_requests.many(connection, requests)
-        for record, new in new_runs.values():
-            if new.blobs_of:
-                _inherit_blobs(connection, record.run_id, new.blobs_of)
+        heirs = [(record.run_id, new.blobs_of) for record, new in new_runs.values() if new.blobs_of]
+        self._inherit_refs.many(connection, heirs)
         self.put_blobs(connection, blobs)
         self._put_checkpoints.many(connection, list(checkpoints.values()))
 
@@ -149,12 +157,6 @@ class Appender:
                 statement = statement.values({name: bindparam(name) for name in columns})
                 prepared = self._changes[columns] = self._prepare(statement, *columns, "of_run")
             prepared.many(connection, parameters)
-
-
-def _inherit_blobs(connection: Connection, run_id: str, of_run: str) -> None:
-    refs = schema.blob_refs
-    theirs = select(literal(run_id), refs.c.hash).where(refs.c.run_id == of_run)
-    connection.execute(insert(refs).from_select(["run_id", "hash"], theirs))
 
 
 def _folded(earlier: RunChange | None, later: RunChange) -> RunChange:

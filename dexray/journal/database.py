@@ -5,7 +5,8 @@ Everything else of the journal is SQLAlchemy Core that means the same everywhere
 
 Statements of the hot path are compiled once (`Prepared`) and go straight to the driver, which saves a third of a
 small commit. They take tuples, so the driver of every database is opened with a positional parameter style ("qmark"
-or "format"), and what goes wrong comes as the driver's own exception: a `Database` translates both kinds.
+or "format"), and what goes wrong comes as the driver's own exception: a `Database` translates both kinds. Work that
+speaks in `Prepared` alone may be sent to a server in one go, without waiting for the answer to each statement.
 """
 
 from __future__ import annotations
@@ -58,16 +59,22 @@ class Database(ABC):
     def dialect(self) -> Dialect: ...
 
     @abstractmethod
-    def write(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work` in a transaction in which what it reads can't change before it commits.
+    def write(self, work: Callable[[Connection], T], *, prepared: bool = False) -> T:
+        """Runs `work` in a transaction in which the rows that it locks can't change before it commits, and after every
+        earlier transaction of this object has ended, also one whose outcome nobody heard of.
 
         `work` may be run several times, each time in a transaction of its own, the ones before rolled back. Raises
-        `JournalUnavailable` with the cause chained; whether the transaction happened is then unknown.
+        `JournalUnavailable` with the cause chained; whether the transaction happened is then unknown. prepared: all
+        statements of `work` are `Prepared`.
         """
 
     @abstractmethod
-    def read(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work` on one snapshot of the database; otherwise like `write`."""
+    def read(self, work: Callable[[Connection], T], *, single: bool = False) -> T:
+        """Runs `work` on one snapshot of the database; otherwise like `write`. single: it asks one question only."""
+
+    @abstractmethod
+    def migrate(self, work: Callable[[Connection], T]) -> T:
+        """As `write`, for a change of the tables: it may take long, and nobody else changes them meanwhile."""
 
     @abstractmethod
     def among(self, column: ColumnElement[str]) -> ColumnElement[bool]:
@@ -77,12 +84,20 @@ class Database(ABC):
     def ids(self, values: Iterable[str]) -> Any: ...
 
     @abstractmethod
+    def insert(self, table: Table) -> Any:
+        """The database's own INSERT, which has `on_conflict_do_nothing` and `on_conflict_do_update`."""
+
     def insert_if_new(self, table: Table) -> Executable:
         """An INSERT of whole rows that leaves rows alone whose primary key is there."""
+        statement: Executable = self.insert(table).on_conflict_do_nothing(index_elements=list(table.primary_key))
+        return statement
 
-    @abstractmethod
     def upsert(self, table: Table) -> Executable:
         """An INSERT of whole rows that overwrites rows whose primary key is there."""
+        statement = self.insert(table)
+        values = {column.name: statement.excluded[column.name] for column in table.columns if not column.primary_key}
+        upsert: Executable = statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=values)
+        return upsert
 
     @abstractmethod
     def close(self) -> None: ...

@@ -49,19 +49,19 @@ class SqlJournal(Journal):
         self._appender = Appender(database)
 
     def migrate(self) -> None:
-        self._database.write(lambda connection: upgrade(connection, MIGRATIONS))
+        self._database.migrate(lambda connection: upgrade(connection, MIGRATIONS))
 
     # Appends
 
     def append(self, batch: Sequence[Append]) -> list[Outcome]:
         if not batch:
             return []
-        return self._database.write(lambda connection: self._appender.append(connection, batch))
+        return self._database.write(lambda connection: self._appender.append(connection, batch), prepared=True)
 
     def read_back(self, batch: Sequence[Append]) -> list[Outcome | None]:
         # A write, though it writes nothing: it queues behind an append of ours that may still be on its way to the
         # disk.
-        return self._database.write(lambda connection: self._appender.read_back(connection, batch))
+        return self._database.write(lambda connection: self._appender.read_back(connection, batch), prepared=True)
 
     # Owners
 
@@ -84,20 +84,26 @@ class SqlJournal(Journal):
             raise ValueError(
                 f"Runs of owner {from_owner!r} can't be reassigned to itself: `claim` raises their epochs."
             )
-        moved = (
+        # Two statements, because a database may evaluate a LIMIT with locks inside another statement more than once.
+        chosen = (
             select(runs.c.run_id)
             .where(runs.c.owner == from_owner, is_open)
             .order_by(runs.c.run_id)
             .limit(max(0, limit))
             .with_for_update()
         )
-        statement = (
+        move = (
             update(runs)
-            .where(runs.c.run_id.in_(moved))
+            .where(self._database.among(runs.c.run_id))
             .values(owner=to_owner, epoch=runs.c.epoch + 1)
             .returning(runs.c.flow_id)
         )
-        return self._database.write(lambda connection: list(connection.execute(statement).scalars()))
+
+        def work(connection: Connection) -> list[str]:
+            ids = self._database.ids(connection.execute(chosen).scalars())
+            return list(connection.execute(move, {"ids": ids}).scalars())
+
+        return self._database.write(work)
 
     # Runs
 
@@ -121,7 +127,9 @@ class SqlJournal(Journal):
         return self._database.read(work)
 
     def records(self, run_id: str, after_seq: int, limit: int) -> list[Record]:
-        return self._database.read(lambda connection: _records(connection, run_id, after_seq, max(0, limit)))
+        return self._database.read(
+            lambda connection: _records(connection, run_id, after_seq, max(0, limit)), single=True
+        )
 
     def open_runs(self, owner: str, after_run_id: str, limit: int) -> list[RunRow]:
         page = select(*rows.RUN_COLUMNS).where(runs.c.owner == owner, is_open, runs.c.run_id > after_run_id)
@@ -129,7 +137,7 @@ class SqlJournal(Journal):
 
     def owners_of_open_runs(self) -> dict[str, int]:
         count = select(runs.c.owner, func.count()).where(is_open).group_by(runs.c.owner)
-        return self._database.read(lambda connection: _pairs(connection.execute(count)))
+        return self._database.read(lambda connection: _pairs(connection.execute(count)), single=True)
 
     def list_runs(
         self, *, status: str = "", flow_type: str = "", page_size: int = 100, page_token: str = ""
@@ -155,7 +163,7 @@ class SqlJournal(Journal):
 
     def recorded_answer(self, flow_id: str, request_id: str) -> bytes | None:
         answer = select(requests.c.answer).where(requests.c.flow_id == flow_id, requests.c.request_id == request_id)
-        return self._database.read(lambda connection: connection.execute(answer).scalar_one_or_none())
+        return self._database.read(lambda connection: connection.execute(answer).scalar_one_or_none(), single=True)
 
     # Blobs
 
@@ -167,7 +175,7 @@ class SqlJournal(Journal):
     def get_blobs(self, hashes: Iterable[str]) -> dict[str, bytes]:
         statement = select(blobs.c.hash, blobs.c.body).where(self._database.among(blobs.c.hash))
         ids = self._database.ids(hashes)
-        return self._database.read(lambda connection: _pairs(connection.execute(statement, {"ids": ids})))
+        return self._database.read(lambda connection: _pairs(connection.execute(statement, {"ids": ids})), single=True)
 
     # Deployments
 
@@ -184,12 +192,12 @@ class SqlJournal(Journal):
 
     def newest_deployments(self) -> dict[str, str]:
         newest = select(flow_deployments.c.flow_type, flow_deployments.c.deployment_id)
-        return self._database.read(lambda connection: _pairs(connection.execute(newest)))
+        return self._database.read(lambda connection: _pairs(connection.execute(newest)), single=True)
 
     def get_deployment(self, deployment_id: str) -> StoredDeployment | None:
         columns = [deployments.c[name] for name in StoredDeployment.__slots__]
         statement = select(*columns).where(deployments.c.deployment_id == deployment_id)
-        row = self._database.read(lambda connection: connection.execute(statement).one_or_none())
+        row = self._database.read(lambda connection: connection.execute(statement).one_or_none(), single=True)
         return None if row is None else StoredDeployment(*row)
 
     # Leases
@@ -216,7 +224,7 @@ class SqlJournal(Journal):
 
     def find_lease(self, name: str) -> Lease | None:
         wanted = select(leases.c.name, leases.c.holder, leases.c.expires_at).where(leases.c.name == name)
-        row = self._database.read(lambda connection: connection.execute(wanted).one_or_none())
+        row = self._database.read(lambda connection: connection.execute(wanted).one_or_none(), single=True)
         return None if row is None else Lease(*row)
 
     def release_lease(self, name: str, holder: str) -> None:
@@ -238,7 +246,7 @@ class SqlJournal(Journal):
 
     def list_messages(self, flow_id: str, stream: str, before_seq: int, limit: int) -> list[StoredMessage]:
         return self._database.read(
-            lambda connection: list(streams.page_before(connection, flow_id, stream, before_seq, limit))
+            lambda connection: list(streams.page_before(connection, flow_id, stream, before_seq, limit)), single=True
         )
 
     def close(self) -> None:
@@ -246,12 +254,14 @@ class SqlJournal(Journal):
 
     def _run(self, which: ColumnElement[bool]) -> RunRow | None:
         row = self._database.read(
-            lambda connection: connection.execute(select(*rows.RUN_COLUMNS).where(which)).one_or_none()
+            lambda connection: connection.execute(select(*rows.RUN_COLUMNS).where(which)).one_or_none(), single=True
         )
         return None if row is None else rows.run_row(row)
 
     def _runs(self, statement: Any) -> list[RunRow]:
-        return self._database.read(lambda connection: [rows.run_row(row) for row in connection.execute(statement)])
+        return self._database.read(
+            lambda connection: [rows.run_row(row) for row in connection.execute(statement)], single=True
+        )
 
 
 def _pairs(rows: Iterable[Sequence[Any]]) -> dict[str, Any]:

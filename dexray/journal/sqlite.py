@@ -28,7 +28,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Dialect,
-    Executable,
     Table,
     Text,
     bindparam,
@@ -131,7 +130,7 @@ class SqliteDatabase(Database):
     def dialect(self) -> Dialect:
         return self._engine.dialect
 
-    def write(self, work: Callable[[Connection], T]) -> T:
+    def write(self, work: Callable[[Connection], T], *, prepared: bool = False) -> T:
         give_up_at = self._clock() + self._patience
 
         def attempt() -> T:
@@ -152,8 +151,11 @@ class SqliteDatabase(Database):
 
         return self._persist(attempt, give_up_at)
 
-    def read(self, work: Callable[[Connection], T]) -> T:
+    def read(self, work: Callable[[Connection], T], *, single: bool = False) -> T:
         return self._persist(lambda: self._transact("BEGIN", work), self._clock() + self._patience)
+
+    def migrate(self, work: Callable[[Connection], T]) -> T:
+        return self.write(work)
 
     def among(self, column: ColumnElement[str]) -> ColumnElement[bool]:
         values = func.json_each(bindparam("ids", type_=Text)).table_valued("value")
@@ -162,13 +164,8 @@ class SqliteDatabase(Database):
     def ids(self, values: Iterable[str]) -> Any:
         return json.dumps(list(values))
 
-    def insert_if_new(self, table: Table) -> Executable:
-        return insert(table).on_conflict_do_nothing(index_elements=list(table.primary_key))
-
-    def upsert(self, table: Table) -> Executable:
-        statement = insert(table)
-        values = {column.name: statement.excluded[column.name] for column in table.columns if not column.primary_key}
-        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=values)
+    def insert(self, table: Table) -> Any:
+        return insert(table)
 
     def close(self) -> None:
         if not self._closed:

@@ -8,17 +8,27 @@ from pathlib import Path
 import pytest
 
 from dexray.journal import Journal, open_journal
+from tests.postgres import postgres_server
 
 BACKENDS: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/journal.db",
+    "postgres": lambda folder: postgres_server().new_database(),
 }
 
 OpenJournal = Callable[[], Journal]
 
 
 @pytest.fixture(params=BACKENDS)
-def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return BACKENDS[request.param](tmp_path)
+def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    url = BACKENDS[request.param](tmp_path)
+    yield url
+    tear_down(url)
+
+
+def tear_down(url: str) -> None:
+    """Files go with their folder; a database of the server is dropped."""
+    if url.startswith("postgresql"):
+        postgres_server().drop_database(url)
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Barrier
 
 from dexray.journal import Outcome, open_journal
+from dexray.journal.schema import MIGRATIONS, upgrade
+from dexray.journal.sql import SqlJournal
 from tests.journal.builders import record, start
 
 
@@ -16,6 +18,14 @@ def migrate(url: str, together: Barrier) -> None:
     journal = open_journal(url)
     together.wait()
     journal.migrate()
+    journal.close()
+
+
+def upgrade_to_2(url: str, together: Barrier) -> None:
+    journal = open_journal(url)
+    assert isinstance(journal, SqlJournal)
+    together.wait()
+    journal._database.migrate(lambda connection: upgrade(connection, MIGRATIONS[:2]))
     journal.close()
 
 

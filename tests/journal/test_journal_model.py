@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dexray.journal import Append, Journal, NewRun, Outcome, RequestAnswer, RunChange, open_journal
-from tests.journal.conftest import BACKENDS
+from tests.journal.conftest import BACKENDS, tear_down
 from tests.journal.model import ModelJournal
 
 RUNS = ("r1", "r2", "r3", "r4")
@@ -142,7 +142,8 @@ class Life:
 @given(data=st.data())
 def test_a_journal_does_what_the_model_does(backend: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        journals = {owner: open_journal(BACKENDS[backend](Path(folder))) for owner in OWNERS}
+        url = BACKENDS[backend](Path(folder))
+        journals = {owner: open_journal(url) for owner in OWNERS}
         try:
             journals[OWNERS[0]].migrate()
             life = Life(journals)
@@ -154,3 +155,4 @@ def test_a_journal_does_what_the_model_does(backend: str, data: st.DataObject) -
         finally:
             for journal in journals.values():
                 journal.close()
+            tear_down(url)

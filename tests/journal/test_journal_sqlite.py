@@ -58,7 +58,9 @@ class TestNames:
             ("sqlite:///:memory:", "in-memory"),
             ("sqlite:///a.db?mode=ro", "options"),
             ("sqlite://host/a.db", "host"),
-            ("postgresql://localhost/flows", "postgresql"),
+            ("mysql://localhost/flows", "mysql"),
+            ("postgresql+asyncpg://localhost/flows", "asyncpg"),
+            ("postgresql://localhost", "no database"),
             ("://", "not a database URL"),
         ],
     )
