@@ -98,9 +98,8 @@ class RayAttempts(AttemptPort):
         loop: asyncio.AbstractEventLoop,
         namespace: str = "",
         settings: AttemptSettings | None = None,
-        namespace: str = "",
     ) -> None:
-        """namespace: of Ray, for the names of detached attempts."""
+        """namespace: Ray's, where detached attempts and the clients of handlers find the engine."""
         self._sink = sink
         self._owner = owner
         self._code = code
