@@ -25,7 +25,10 @@ have moved on. A second message tells. Each reviewer who may be called away has 
 together with the token. Saved, the handoff has used it up; canceled, the seat is back. ReportCanceledEdit takes the
 seat if there is one: whoever got it writes the record.
 
-Run it with `dexray demo`, or with `python critical_section.py`.
+If a process dies in the middle: the token is a message in the database, and belongs to the Step execution that took it,
+whose next attempt goes on with it. It is given back with the result of a Step or not at all, so never twice.
+
+Run it with `dexray demo`, or with `python -m examples.patterns.critical_section`.
 """
 
 from __future__ import annotations

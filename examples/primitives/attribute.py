@@ -6,6 +6,11 @@ committed with the result of the handler that made them, and None deletes.
 
 A lock keeps other holders of it out while a handler runs: two deliveries of one article follow each other, those of
 different articles do not meet.
+
+If a process dies in the middle: a delivery that was answered is in the stock; one that was not is repeated by the
+client under its request id, and counts once. A lock ends with the attempt that holds it.
+
+Run it with `python -m examples.primitives.attribute`.
 """
 
 from __future__ import annotations

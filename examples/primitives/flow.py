@@ -3,6 +3,11 @@
 A campaign collects donations until somebody closes it, or until its time is over: then its timeout handler decides.
 `StartFlowOptions` are for one run and stay as they are. `FlowConfig` can be updated while the Flow runs; here the Steps
 of a busy campaign give up a commit each for speed (`StepDurability.ASYNC`).
+
+If a process dies in the middle: the timeout is a Timer in the database, and so is the configuration. A start that was
+not answered is repeated under its request id, and starts one run.
+
+Run it with `python -m examples.primitives.flow`.
 """
 
 from __future__ import annotations

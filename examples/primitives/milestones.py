@@ -4,6 +4,11 @@ An accepted start promises nothing but that the Flow exists. A caller who has to
 `wait_for_step_completion` for the end of one Step execution, `wait_for_attribute_match` for a committed value. Both may
 be called straight after the start, before anything has run. Neither waits for the end of the Flow, and one that gives
 up when its time is over has undone nothing.
+
+If a process dies in the middle: a wait is attached again when the engine is back; milestones that were reached
+meanwhile count.
+
+Run it with `python -m examples.primitives.milestones`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,11 @@ An RPC is a method of the Flow, and a client calls it by that method: a type che
 A **function** returns an RPCResult with its output, a **procedure** returns None. Either may read and write Attributes,
 publish messages, start Steps (`next_steps`) and cancel Steps, all of it committed together. One that changes nothing is
 a read, and answers for closed Flows too. With a lock, no other holder of that lock comes in between.
+
+If a process dies in the middle: all that an RPC did is committed together with its answer. A call whose answer got
+lost is repeated by the client under its request id, and gets the first answer.
+
+Run it with `python -m examples.primitives.rpc`.
 """
 
 from __future__ import annotations

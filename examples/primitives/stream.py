@@ -5,6 +5,10 @@ lost or doubled goes into Attributes and results. Messages stay when an attempt 
 
 A generator Step yields the frames that `Stream.write` and `buffered_text` make; an asynchronous Step writes without
 `yield`. Clients read on from a token, list the newest, and write too: here the audience's applause.
+
+If a process dies in the middle: what was told stays told, and the next attempt tells it again from the start.
+
+Run it with `python -m examples.primitives.stream`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,11 @@ any other, with a history, a timeout and Steps of its own; its Flow ID follows f
 
 A child that fails does not fail its parent, which reads how it ended. And a child that the parent did not wait for is
 not stopped: here, a carrier who takes too long is canceled by the timeout that its SubFlow was started with.
+
+If a process dies in the middle: a child is started once, because its Flow ID follows from its parent's Step. Parent and
+child may live in different processes, and each goes on when its own is back.
+
+Run it with `python -m examples.primitives.subflow`.
 """
 
 from __future__ import annotations

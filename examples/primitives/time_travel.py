@@ -4,6 +4,11 @@
 before the point is kept and does not run again; what came after it runs anew, with the code that is deployed by then.
 Messages, Attributes and RPCs that came from outside after the point are applied again, so that nobody has to be asked
 twice (`skip_writes_reapply` leaves them out). What Steps did outside is not undone: make it repeatable.
+
+If a process dies in the middle: the new run is there or it is not, and a repeat with the same request id makes no
+second one.
+
+Run it with `python -m examples.primitives.time_travel`.
 """
 
 from __future__ import annotations

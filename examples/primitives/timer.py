@@ -2,6 +2,10 @@
 
 A Timer is a condition of a wait, kept with the Flow: nothing has to run while it does, and no restart moves it. A
 client may **skip** it, by its condition_id or by its place among the Timers of the wait: it then counts as fired.
+
+If a process dies in the middle: a Timer that fell due meanwhile fires when there is a process again.
+
+Run it with `python -m examples.primitives.timer`.
 """
 
 from __future__ import annotations

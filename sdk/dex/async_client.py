@@ -20,7 +20,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from dex.attribute import Attribute, AttributeMap
+from dex.attribute import Attribute, AttributeMap, Holds, HoldsMany
 from dex.channel import Channel, ChannelMap
 from dex.client_calls import ClientOptions, HistoryCursor, ServiceCaller, not_active, seconds_of
 from dex.client_control import ControlCalls
@@ -201,7 +201,7 @@ class AsyncClient(ControlCalls, RpcCalls, StreamCalls, UnservedCalls):
     async def get_attribute(self, flow_id: str, attribute: Attribute[float], /) -> float: ...
 
     @overload
-    async def get_attribute(self, flow_id: str, attribute: Attribute[T], /) -> T | None: ...
+    async def get_attribute(self, flow_id: str, attribute: Holds[T], /) -> T | None: ...
 
     @overload
     async def get_attribute(self, flow_id: str, attribute: AttributeMap[bool], instance: str, /) -> bool: ...
@@ -213,11 +213,9 @@ class AsyncClient(ControlCalls, RpcCalls, StreamCalls, UnservedCalls):
     async def get_attribute(self, flow_id: str, attribute: AttributeMap[float], instance: str, /) -> float: ...
 
     @overload
-    async def get_attribute(self, flow_id: str, attribute: AttributeMap[T], instance: str, /) -> T | None: ...
+    async def get_attribute(self, flow_id: str, attribute: HoldsMany[T], instance: str, /) -> T | None: ...
 
-    async def get_attribute(
-        self, flow_id: str, attribute: Attribute[Any] | AttributeMap[Any], /, *instance: str
-    ) -> Any:
+    async def get_attribute(self, flow_id: str, attribute: Any, /, *instance: str) -> Any:
         """The committed value of an Attribute, or of one instance of an AttributeMap, of the Flow's latest run.
 
         Without a value: 0, 0.0 or False for int, float and bool, else None.

@@ -10,16 +10,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Generic, TypeVar, get_origin, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, get_origin, overload
 
 from dex._runtime import runtime_of
 from dex.context import Context
 from dex.names import check_instance, check_name, physical_name
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _MISSING: Final[dict[Any, Any]] = {int: 0, float: 0.0, bool: False}
 _NEVER_HARD_DELETED: Final = (int, float, bool)
+
+
+class Holds(Protocol[T_co]):
+    """An Attribute to those who only read it. Type checkers can then tell the type of a value that is wanted as any
+    object: `print(client.get_attribute("order-17", status))`."""
+
+    @property
+    def _held(self) -> T_co: ...
+
+
+class HoldsMany(Protocol[T_co]):
+    """The same of an AttributeMap."""
+
+    @property
+    def _held_by_instance(self) -> T_co: ...
 
 
 class IndexType(Enum):
@@ -96,6 +112,11 @@ class Attribute(Generic[T]):
     index: AttributeIndex | None
     sync_to_attribute_store: bool
     hard_delete_on_null: bool
+
+    if TYPE_CHECKING:
+
+        @property
+        def _held(self) -> T: ...
 
     @overload
     def __init__(
@@ -174,6 +195,11 @@ class AttributeMap(Generic[T]):
     index: AttributeIndex | None
     sync_to_attribute_store: bool
     hard_delete_on_null: bool
+
+    if TYPE_CHECKING:
+
+        @property
+        def _held_by_instance(self) -> T: ...
 
     @overload
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, overload
 
 from dex._portal import Portal
 from dex.async_client import AsyncClient
-from dex.attribute import Attribute, AttributeMap
+from dex.attribute import Attribute, AttributeMap, Holds, HoldsMany
 from dex.channel import Channel, ChannelMap
 from dex.client_calls import ClientOptions
 from dex.client_rpc import Function, FunctionOf, Procedure, ProcedureOf
@@ -155,7 +155,7 @@ class Client:
     def get_attribute(self, flow_id: str, attribute: Attribute[float], /) -> float: ...
 
     @overload
-    def get_attribute(self, flow_id: str, attribute: Attribute[T], /) -> T | None: ...
+    def get_attribute(self, flow_id: str, attribute: Holds[T], /) -> T | None: ...
 
     @overload
     def get_attribute(self, flow_id: str, attribute: AttributeMap[bool], instance: str, /) -> bool: ...
@@ -167,7 +167,7 @@ class Client:
     def get_attribute(self, flow_id: str, attribute: AttributeMap[float], instance: str, /) -> float: ...
 
     @overload
-    def get_attribute(self, flow_id: str, attribute: AttributeMap[T], instance: str, /) -> T | None: ...
+    def get_attribute(self, flow_id: str, attribute: HoldsMany[T], instance: str, /) -> T | None: ...
 
     def get_attribute(self, flow_id: str, attribute: Any, /, *instance: str) -> Any:
         method: Any = self._client.get_attribute

@@ -76,6 +76,7 @@ def blocking(client: Client) -> None:
     assert_type(client.get_attribute("c", note), str | None)
     assert_type(client.get_attribute("c", stock, "x"), float)
     assert_type(client.get_attribute("c", names, "x"), str | None)
+    print(client.get_attribute("c", note), f"{client.get_attribute('c', names, 'x')}", client.get_attribute("c", count))
     client.get_attribute("c", stock)  # error
 
     client.set_attribute("c", note, "hi")
