@@ -118,7 +118,7 @@ def _move(row: Row, event: HistoryEvent, data: dict[str, Any]) -> str:
             decision = str(data.get("decision", ""))
             row.note = _DECISIONS.get(decision, decision)
             state, line = "done", row.note
-        case "StepFailed":
+        case "StepExecuteFailed" | "StepWaitForFailed":
             route = data.get("route")
             row.note = f"failed, {route} takes over" if route else "failed for good"
             state, line = "failed", row.note

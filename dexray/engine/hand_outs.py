@@ -29,10 +29,11 @@ from dexray.engine.live import LiveFlow
 from dexray.engine.places import Places
 from dexray.engine.slots import Kind, SlotQueues
 from dexray.engine.watch import AttemptWatch
-from dexray.machine import commands
+from dexray.machine import commands, locks
 from dexray.machine.events import AttemptStarted
 from dexray.machine.state import READY, RUNNING, TIMEOUT, StepState
 from dexray.machine.tasks import attempt_task, payloads
+from dexray.machine.turn import method_of
 from dexray.protocol.attempts import VALUES_LOST, AttemptFailed, AttemptKey, AttemptReturned, AttemptTask
 from dexray.protocol.ports import AttemptPort
 
@@ -220,10 +221,24 @@ class HandOuts:
             key = AttemptKey(live.flow_id, live.run_id, step.id, step.method, step.attempt)
             why = self._port.waiting_for(key)
             return f"attempt {step.attempt} of {step.method} to begin: {why}" if why else ""
+        if step.id in live.flow.index.blocked:
+            return self._lock_of(live, step)
         if step.id in live.flow.index.ready and self._kind_of(live, step) is None:
             what = "a timeout handler" if step.method == TIMEOUT else f"Step {step.step_type}"
             return f"code of Flow type {live.flow.state.flow_type} that has {what}: deploy it, and the Step goes on"
         return ""
+
+    def _lock_of(self, live: LiveFlow, step: StepState) -> str:
+        """Which lock it is that the Step found taken, and who holds it; "" when it is not known any more."""
+        spec = self._step_spec(live, step)
+        if spec is None and step.method != TIMEOUT:
+            return ""
+        taken = locks.taken(live.flow, method_of(live.flow.state, step, spec).locks)
+        if taken is None:
+            return ""
+        holder = live.flow.index.locks.get(taken)
+        holder = "an RPC" if holder is None else f"Step {holder}"
+        return f"a lock on {taken} that {holder} holds"
 
     def cancel(self, key: AttemptKey) -> None:
         self.watch.forget(key)

@@ -9,8 +9,9 @@ import msgspec
 
 from dex.values import to_readable
 from dex.wire.service import GetHistory, HistoryEvent, HistoryPage, ServiceError
+from dex.wire.specs import WAIT_FOR
 from dexray.journal.interface import Record
-from dexray.machine.events import AnyEvent, UnreadableRecord, decode_record, kind_of
+from dexray.machine.events import AnyEvent, StepFailed, UnreadableRecord, decode_record, kind_of
 
 if TYPE_CHECKING:
     from dexray.engine.host import FlowHost
@@ -53,11 +54,18 @@ def readable_event(number: int, event: AnyEvent, at: float) -> HistoryEvent:
     data = {name: _readable(getattr(event, name)) for name in event.__struct_fields__ if name not in _NOT_SHOWN}
     return HistoryEvent(
         number=number,
-        kind=kind_of(event),
+        kind=_shown_kind(event),
         at=at,
         step_execution_id=getattr(event, "step", ""),
         data={name: value for name, value in data.items() if value not in (None, "", (), {}, [])},
     )
+
+
+def _shown_kind(event: AnyEvent) -> str:
+    """The kind as in the journal; the final failure of a method by the names that users know."""
+    if isinstance(event, StepFailed):
+        return "StepWaitForFailed" if event.method == WAIT_FOR else "StepExecuteFailed"
+    return kind_of(event)
 
 
 def _readable(value: Any) -> Any:

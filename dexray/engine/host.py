@@ -237,7 +237,8 @@ class FlowHost:
         if pending.is_empty:
             return
         try:
-            append = next_record(live, pending, pending.at or self.clock.now(), self.settings)
+            spec = self.specs.get(live.flow.state.flow_type)
+            append = next_record(live, pending, pending.at or self.clock.now(), self.settings, spec)
         except Exception as error:
             self.park(live, error)
             return

@@ -59,6 +59,7 @@ class LiveFlow:
         "flow",
         "held",
         "history_waiters",
+        "indexed_steps",
         "last_used",
         "lost",
         "pending",
@@ -97,6 +98,8 @@ class LiveFlow:
         self.closed_waiters: set[asyncio.Future[None]] = set()
         self.history_waiters: set[asyncio.Future[None]] = set()
         self.settled_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        # Step types that a search finds it by; None: it came from the journal, and they are not known here.
+        self.indexed_steps: tuple[str, ...] | None = None if seq else ()
         self.waits: Waits | None = None  # for Step executions and Attributes
 
     @property

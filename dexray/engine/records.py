@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dex.wire.specs import FlowSpec
+from dexray.engine.indexing import index_changes
 from dexray.engine.live import LiveFlow, Pending
 from dexray.engine.settings import HostSettings
 from dexray.journal.interface import Append, RunChange
@@ -11,10 +13,11 @@ from dexray.machine.state import encode_checkpoint
 CHECKPOINT_ANYWAY = 10_000  # records without a checkpoint, after which one is written however large the state is
 
 
-def next_record(live: LiveFlow, pending: Pending, now: float, settings: HostSettings) -> Append:
+def next_record(live: LiveFlow, pending: Pending, now: float, settings: HostSettings, spec: FlowSpec | None) -> Append:
     """The next record of the run, and the Flow's counters moved on. Nothing has changed when it raises."""
     body = encode_record(pending.events)
     checkpoint = _checkpoint(live, len(body), settings)
+    index = index_changes(live, pending, spec)
     live.seq += 1
     live.last_used = now
     return Append(
@@ -28,6 +31,7 @@ def next_record(live: LiveFlow, pending: Pending, now: float, settings: HostSett
         requests=tuple(pending.requests),
         blobs=pending.blobs,
         checkpoint=checkpoint,
+        index=index,
     )
 
 

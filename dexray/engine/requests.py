@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dex.values import reference_of, to_readable
 from dex.wire import service as s
 from dex.wire.service import ServiceError, encode
-from dexray.engine import control, starting, streams, travel, waiters
+from dexray.engine import control, search, starting, streams, travel, waiters
 from dexray.engine.history import history_page
 from dexray.engine.live import LiveFlow, Lost
 from dexray.journal.interface import RequestAnswer
@@ -385,37 +385,6 @@ async def _history(host: FlowHost, request: s.GetHistory) -> s.HistoryPage:
     return await history_page(host, row.run_id, request, closed=row.closed_at is not None)
 
 
-async def _list_flows(host: FlowHost, request: s.ListFlows) -> s.FlowsPage:
-    if not 1 <= request.page_size <= 1000:
-        raise ServiceError("INVALID_ARGUMENT", f"page_size {request.page_size}: from 1 to 1000")
-    try:
-        rows, token = await look_up(
-            host,
-            lambda: host.journal.list_runs(
-                status=request.status,
-                flow_type=request.flow_type,
-                page_size=request.page_size,
-                page_token=request.page_token,
-            ),
-        )
-    except ValueError as error:
-        raise ServiceError("INVALID_ARGUMENT", str(error)) from error
-    return s.FlowsPage(
-        flows=tuple(
-            s.FlowEntry(
-                flow_id=row.flow_id,
-                run_id=row.run_id,
-                flow_type=row.flow_type,
-                status=row.status,
-                started_at=row.started_at,
-                closed_at=row.closed_at,
-            )
-            for row in rows
-        ),
-        next_page_token=token,
-    )
-
-
 _ANSWER: dict[type, Callable[[FlowHost, Any], Awaitable[s.Answer]]] = {
     s.StartFlow: starting.start_flow,
     s.Publish: _publish,
@@ -431,7 +400,9 @@ _ANSWER: dict[type, Callable[[FlowHost, Any], Awaitable[s.Answer]]] = {
     s.WaitForAttribute: waiters.wait_for_attribute,
     s.DescribeFlow: _describe_flow,
     s.GetHistory: _history,
-    s.ListFlows: _list_flows,
+    s.ListFlows: search.list_flows,
+    s.SearchFlows: search.search_flows,
+    s.CountFlows: search.count_flows,
     s.WriteStream: streams.write_stream,
     s.ReadStream: streams.read_stream,
     s.ListStreamMessages: streams.list_messages,

@@ -166,7 +166,15 @@ def _answer_key(request: StartFlow) -> str:
 
 def _new_run(host: FlowHost, request: StartFlow, run_id: str, replaces: str, recorded: RequestAnswer) -> LiveFlow:
     pending = Pending(
-        new_run=NewRun(request.flow_id, request.flow_type, host.owner, request.request_id, host.clock.now(), replaces),
+        new_run=NewRun(
+            request.flow_id,
+            request.flow_type,
+            host.owner,
+            request.request_id,
+            host.clock.now(),
+            replaces,
+            parent=request.parent or None,
+        ),
         requests=[recorded],
         blobs=dict(request.blobs),
     )

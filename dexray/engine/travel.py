@@ -24,6 +24,7 @@ from dexray.engine.live import LiveFlow, Lost, Pending
 from dexray.journal.interface import NewRun, Record, RequestAnswer
 from dexray.machine import commands, timetravel
 from dexray.machine.events import AnyEvent, FlowForked, UnreadableRecord, decode_record
+from dexray.machine.state import decode_checkpoint
 from dexray.machine.timetravel import Cut, NoSuchPoint, Point, Rewind
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ async def time_travel(host: FlowHost, request: TimeTravel) -> Started:
             if known is not None:
                 return known
             cut = await _prepare(host, live, request, point)
+            texts = await _indexed_texts(host, live, cut)
             if host.flows.get(request.flow_id) is live:
-                return await _begin(host, live, request, point, cut)
+                return await _begin(host, live, request, point, cut, texts)
         except Lost:
             if host.stopped:
                 raise
@@ -112,7 +114,24 @@ def _check_writes(host: FlowHost, live: LiveFlow, cut: Cut, request: TimeTravel)
                 )
 
 
-async def _begin(host: FlowHost, live: LiveFlow, request: TimeTravel, point: Point, cut: Cut) -> Started:
+async def _indexed_texts(host: FlowHost, live: LiveFlow, cut: Cut) -> dict[str, bytes]:
+    """The large values of indexed Attributes that the new run may begin with: its index is made of them."""
+    spec = host.specs.get(live.flow.state.flow_type)
+    if spec is None or not spec.indexes:
+        return {}
+    attributes = list(decode_checkpoint(cut.checkpoint).state.attributes.items())
+    for _, write in cut.writes:
+        if isinstance(write, commands.SetAttribute):
+            attributes.append((write.name, write.value or b""))
+        elif isinstance(write, commands.ApplyRpc):
+            attributes.extend((name, value or b"") for name, value in write.result.writes.attributes.items())
+    values = [value for name, value in attributes if value and name.partition("/")[0] in spec.indexes]
+    return await requests.attach_blobs(host, [*values])
+
+
+async def _begin(
+    host: FlowHost, live: LiveFlow, request: TimeTravel, point: Point, cut: Cut, texts: dict[str, bytes]
+) -> Started:
     state = live.flow.state
     answer = Started(run_id=host.new_id())
     pending = Pending(
@@ -124,8 +143,10 @@ async def _begin(host: FlowHost, live: LiveFlow, request: TimeTravel, point: Poi
             host.clock.now(),
             replaces=state.run_id,
             blobs_of=state.run_id,
+            parent=state.parent or None,
         ),
         requests=[RequestAnswer(request.flow_id, request.request_id, encode(answer))],
+        blobs=texts,
     )
     fork = commands.Fork(
         flow_id=state.flow_id,

@@ -45,6 +45,8 @@ from dexray.journal.database import Database
 from dexray.journal.interface import (
     NEVER,
     Append,
+    FoundRun,
+    IndexEntry,
     Journal,
     JournalRefused,
     JournalUnavailable,
@@ -67,6 +69,8 @@ from dexray.settings import masked
 __all__ = [
     "NEVER",
     "Append",
+    "FoundRun",
+    "IndexEntry",
     "Journal",
     "JournalRefused",
     "JournalUnavailable",

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from dexray.journal import schema
 from dexray.journal.database import Database, Prepared
-from dexray.journal.interface import Append, NewRun, Outcome, RunChange
+from dexray.journal.interface import Append, IndexEntry, NewRun, Outcome, RunChange
 from dexray.journal.verdicts import Standing, judge
 
 RUNNING = "RUNNING"  # the status of a run until a record changes it
@@ -50,6 +50,10 @@ class Appender:
         self._insert_requests = self._prepare(database.insert_if_new(schema.requests), *schema.requests.columns.keys())
         self._insert_blobs = self._prepare(database.insert_if_new(schema.blobs), *schema.blobs.columns.keys())
         self._insert_refs = self._prepare(database.insert_if_new(schema.blob_refs), *schema.blob_refs.columns.keys())
+        index = schema.attribute_index
+        stale = delete(index).where(index.c.run_id == bindparam("of_run"), index.c.source == bindparam("of_source"))
+        self._forget_entries = self._prepare(stale, "of_run", "of_source")
+        self._insert_entries = self._prepare(insert(index), *index.columns.keys())
         self._put_checkpoints = self._prepare(database.upsert(schema.checkpoints), *schema.checkpoints.columns.keys())
         theirs = select(bindparam("heir", type_=schema.Ident), schema.blob_refs.c.hash)
         theirs = theirs.where(schema.blob_refs.c.run_id == bindparam("of_run"))
@@ -113,6 +117,7 @@ class Appender:
         requests: list[tuple[Any, ...]] = []
         blobs: list[tuple[str, str, bytes]] = []
         checkpoints: dict[str, tuple[Any, ...]] = {}
+        index: dict[tuple[str, str], tuple[IndexEntry, ...]] = {}
         for record in records:
             run_id = record.run_id
             events.append((run_id, record.seq, record.epoch, record.at, record.body))
@@ -129,6 +134,8 @@ class Appender:
                 blobs.append((run_id, digest, body))
             if record.checkpoint is not None:
                 checkpoints[run_id] = (run_id, record.seq, record.checkpoint)
+            for source, entries in record.index.items():
+                index[run_id, source] = entries
 
         # Old runs make room before new ones come: the database allows one current run of a Flow ID at any moment.
         self._retire.many(connection, [(False, flow_id) for flow_id in replacing])
@@ -143,6 +150,11 @@ class Appender:
         self._inherit_refs.many(connection, heirs)
         self.put_blobs(connection, blobs)
         self._put_checkpoints.many(connection, list(checkpoints.values()))
+        if index:
+            self._forget_entries.many(connection, [place for place in index if place[0] not in new_runs])
+            self._insert_entries.many(
+                connection, [row for place, entries in index.items() for row in _rows(place, entries)]
+            )
 
     def _change_runs(self, connection: Connection, changes: dict[str, RunChange]) -> None:
         rows: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
@@ -157,6 +169,22 @@ class Appender:
                 statement = statement.values({name: bindparam(name) for name in columns})
                 prepared = self._changes[columns] = self._prepare(statement, *columns, "of_run")
             prepared.many(connection, parameters)
+
+
+def _rows(place: tuple[str, str], entries: Sequence[IndexEntry]) -> Iterable[tuple[Any, ...]]:
+    run_id, source = place
+    for position, entry in enumerate(entries):
+        yield (
+            run_id,
+            entry.key,
+            source,
+            position,
+            entry.type,
+            entry.word,
+            entry.whole,
+            entry.real,
+            entry.shown,
+        )
 
 
 def _folded(earlier: RunChange | None, later: RunChange) -> RunChange:
@@ -183,4 +211,5 @@ def _new_row(record: Append, new: NewRun, change: RunChange | None, current: dic
         change.closed_at,
         0.0 if change.next_wake is None else change.next_wake,
         current[new.flow_id] == record.run_id,
+        new.parent,
     )

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from dexray.search import Condition
+
 
 class JournalUnavailable(Exception):
     """The database can't be reached or refuses service for now; the cause is chained. Retry later."""
@@ -51,6 +53,7 @@ class NewRun:
     started_at: float
     replaces: str = ""
     blobs_of: str = ""  # a run whose blobs the new one refers to as well from now on
+    parent: str | None = None  # of a SubFlow: the Flow ID of its parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,20 @@ class RequestAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One thing by which a search finds a run. `word`, `whole` and `real` hold the value, as its IndexType says; an
+    entry without any says that the key has a value. `shown` is the value as JSON text, where the entry does not say it.
+    """
+
+    key: str
+    type: str  # an IndexType name
+    word: str | None = None
+    whole: int | None = None
+    real: float | None = None
+    shown: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Append:
     run_id: str
     epoch: int
@@ -91,6 +108,8 @@ class Append:
     requests: tuple[RequestAnswer, ...] = ()
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     checkpoint: bytes | None = None  # the state after this record
+    # By source (an Attribute): the entries that it has from this record on, instead of those that it had.
+    index: Mapping[str, tuple[IndexEntry, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +125,14 @@ class RunRow:
     closed_at: float | None
     next_wake: float
     is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """A run that a search found, with the first entry of each source, which says what its value is."""
+
+    row: RunRow
+    entries: tuple[IndexEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +231,16 @@ class Journal(Protocol):
         self, *, status: str = "", flow_type: str = "", page_size: int = 100, page_token: str = ""
     ) -> tuple[list[RunRow], str]:
         """Current runs, newest start first, paging stable under writes; the token "" ends."""
+
+    def search_runs(
+        self, condition: Condition, *, latest_only: bool, page_size: int = 100, page_token: str = ""
+    ) -> tuple[list[FoundRun], str]:
+        """Runs that satisfy a condition, otherwise like `list_runs`. latest_only: no run that another has replaced."""
+
+    def count_runs(self, condition: Condition, *, latest_only: bool) -> int: ...
+
+    def index_types(self, keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """The IndexTypes that entries have under these keys; a key without entries is left out."""
 
     def recorded_answer(self, flow_id: str, request_id: str) -> bytes | None: ...
 

@@ -8,6 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from sqlalchemy import Select, and_, not_
+
 from dexray.journal import schema
 from dexray.journal.interface import Record, RunRow
 
@@ -29,6 +31,26 @@ class Position(NamedTuple):
 
     started_at: float
     run_id: str
+
+
+def page_of(statement: Select[Any], page_size: int, page_token: str) -> Select[Any]:
+    """The page of a selection of runs, newest start first, with one row more when there is a next page. Raises
+    ValueError for a token that isn't one."""
+    runs = schema.runs
+    if page_token:
+        last = position_of(page_token)
+        # In this form, not as "earlier, or at the same time and ...", the index is entered where the page begins.
+        passed = and_(runs.c.started_at == last.started_at, runs.c.run_id <= last.run_id)
+        statement = statement.where(runs.c.started_at <= last.started_at, not_(passed))
+    return statement.order_by(runs.c.started_at.desc(), runs.c.run_id).limit(page_size + 1)
+
+
+def cut(found: list[RunRow], page_size: int) -> tuple[list[RunRow], str]:
+    """The rows of a `page_of`, and the token of the next page."""
+    if len(found) <= page_size:
+        return found, ""
+    found = found[:page_size]
+    return found, page_token(Position(found[-1].started_at, found[-1].run_id))
 
 
 def page_token(position: Position) -> str:

@@ -10,6 +10,7 @@ What is where
 - `blobs` by content, and `blob_refs`: which runs hold which blob, so that a blob can be freed after its last run.
 - `deployments`: code by content. `flow_deployments`: the newest one of each Flow type.
 - `streams`, one row a Stream, and `stream_messages`: see `dexray.journal.streams`.
+- `attribute_index`: what can be searched of a run beyond its row: see `dexray.journal.searching`.
 - `leases`, `schema_version`.
 
 A new database gets the newest tables at once and is marked as having every version; an old one goes through
@@ -38,8 +39,10 @@ from sqlalchemy import (
     func,
     insert,
     inspect,
+    not_,
     select,
     text,
+    true,
 )
 from sqlalchemy.dialects.postgresql import TEXT as PostgresText
 
@@ -72,6 +75,7 @@ runs = Table(
     Column("closed_at", Double),
     Column("next_wake", Double, nullable=False),
     Column("is_current", Boolean, nullable=False),
+    Column("parent", Ident),  # of a SubFlow: the Flow ID of its parent
 )
 
 # SQLite takes a partial index only for a query that says its condition in the same words; a bare column would be
@@ -88,12 +92,22 @@ Index(
     postgresql_where=runs.c.is_current,
 )
 Index("runs_open", runs.c.owner, runs.c.run_id, sqlite_where=is_open, postgresql_where=is_open)
-Index(
-    "runs_newest",
-    runs.c.started_at.desc(),
-    runs.c.run_id,
-    sqlite_where=_IS_CURRENT,
-    postgresql_where=runs.c.is_current,
+# Of the latest runs alone, in other words than the condition of `runs_current`: SQLite would rather walk that index,
+# because it is the smaller one, and sort.
+is_latest = runs.c.is_current.is_(true())
+
+_newest = Index("runs_newest", runs.c.started_at.desc(), runs.c.run_id)
+_replaced = Index(
+    "runs_replaced",
+    runs.c.flow_id,
+    sqlite_where=text("is_current = 0"),
+    postgresql_where=not_(runs.c.is_current),
+)
+_children = Index(
+    "runs_of_parent",
+    runs.c.parent,
+    sqlite_where=runs.c.parent.is_not(None),
+    postgresql_where=runs.c.parent.is_not(None),
 )
 
 events = Table(
@@ -185,6 +199,31 @@ stream_messages = Table(
     Column("payload", LargeBinary, nullable=False),
 )
 
+# An entry is found by its word, its whole number or its real number; the other two are NULL, and in no index.
+attribute_index = Table(
+    "attribute_index",
+    metadata,
+    Column("run_id", Ident, primary_key=True),
+    Column("key", Ident, primary_key=True),
+    Column("source", Ident, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("type", Ident, nullable=False),
+    Column("word", Ident),
+    Column("whole", BigInteger),
+    Column("real", Double),
+    Column("shown", Text),
+    sqlite_with_rowid=False,
+)
+for _column in (attribute_index.c.word, attribute_index.c.whole, attribute_index.c.real):
+    Index(
+        f"attribute_index_{_column.name}",
+        attribute_index.c.key,
+        _column,
+        attribute_index.c.run_id,
+        sqlite_where=_column.is_not(None),
+        postgresql_where=_column.is_not(None),
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -203,9 +242,19 @@ def _create_streams(connection: Connection) -> None:
     metadata.create_all(connection, tables=[streams, stream_messages], checkfirst=False)
 
 
+def _create_search(connection: Connection) -> None:
+    connection.execute(text("DROP INDEX runs_newest"))  # it held the current runs alone
+    collation = ' COLLATE "C"' if connection.dialect.name == "postgresql" else ""
+    connection.execute(text(f"ALTER TABLE runs ADD COLUMN parent TEXT{collation}"))
+    for index in (_newest, _replaced, _children):
+        index.create(connection)
+    metadata.create_all(connection, tables=[attribute_index], checkfirst=False)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "runs, events and what goes with them", _create_everything),
     Migration(2, "streams", _create_streams),
+    Migration(3, "search", _create_search),
 )
 
 

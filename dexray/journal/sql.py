@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, not_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
-from dexray.journal import rows, streams
+from dexray.journal import rows, searching, streams
 from dexray.journal.appending import Appender
 from dexray.journal.database import Database
 from dexray.journal.interface import (
     Append,
+    FoundRun,
     Journal,
     Lease,
     LoadedRun,
@@ -33,12 +34,14 @@ from dexray.journal.schema import (
     deployments,
     events,
     flow_deployments,
+    is_latest,
     is_open,
     leases,
     requests,
     runs,
     upgrade,
 )
+from dexray.search import Condition
 
 
 class SqlJournal(Journal):
@@ -145,21 +148,30 @@ class SqlJournal(Journal):
         """Raises ValueError for a page size below 1 and for a token that isn't one."""
         if page_size < 1:
             raise ValueError(f"A page of {page_size} runs can't be listed: page_size is at least 1.")
-        page = select(*rows.RUN_COLUMNS).where(runs.c.is_current)
+        page = select(*rows.RUN_COLUMNS).where(is_latest)
         if status:
             page = page.where(runs.c.status == status)
         if flow_type:
             page = page.where(runs.c.flow_type == flow_type)
-        if page_token:
-            last = rows.position_of(page_token)
-            # In this form, not as "earlier, or at the same time and ...", the index is entered where the page begins.
-            passed = and_(runs.c.started_at == last.started_at, runs.c.run_id <= last.run_id)
-            page = page.where(runs.c.started_at <= last.started_at, not_(passed))
-        found = self._runs(page.order_by(runs.c.started_at.desc(), runs.c.run_id).limit(page_size + 1))
-        if len(found) <= page_size:
-            return found, ""
-        found.pop()
-        return found, rows.page_token(rows.Position(found[-1].started_at, found[-1].run_id))
+        return rows.cut(self._runs(rows.page_of(page, page_size, page_token)), page_size)
+
+    def search_runs(
+        self, condition: Condition, *, latest_only: bool, page_size: int = 100, page_token: str = ""
+    ) -> tuple[list[FoundRun], str]:
+        if page_size < 1:
+            raise ValueError(f"A page of {page_size} runs can't be found: page_size is at least 1.")
+        return self._database.read(
+            lambda connection: searching.search(
+                connection, self._database, condition, latest_only, page_size, page_token
+            )
+        )
+
+    def count_runs(self, condition: Condition, *, latest_only: bool) -> int:
+        return self._database.read(lambda connection: searching.count(connection, condition, latest_only))
+
+    def index_types(self, keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        wanted = list(keys)
+        return self._database.read(lambda connection: searching.types_of(connection, wanted))
 
     def recorded_answer(self, flow_id: str, request_id: str) -> bytes | None:
         answer = select(requests.c.answer).where(requests.c.flow_id == flow_id, requests.c.request_id == request_id)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from dex.wire.service import FailureDescription, FlowDescription, StepDescription
 from dexray.machine import subflows
-from dexray.machine.state import BACKOFF, READY, RUNNING, Flow, StepState
+from dexray.machine.state import BACKOFF, READY, RUNNING, Flow, Message, StepState
 from dexray.protocol.attempts import ConditionSpec, WaitSpec
 from dexray.protocol.subflows import subflow_id
 
@@ -76,12 +76,13 @@ def waits_for(flow: Flow, step: StepState) -> str:
         why = f" ({step.returned_because})" if step.returned_because else ""
         return f"a worker for {step.method}{why}"
     assert step.wait is not None
-    return describe_wait(flow.state.flow_id, step.wait, step)
+    return describe_wait(flow.state.flow_id, step.wait, step, flow.state.channels)
 
 
-def describe_wait(flow_id: str, wait: WaitSpec, step: StepState) -> str:
+def describe_wait(flow_id: str, wait: WaitSpec, step: StepState, channels: Mapping[str, Sequence[Message]]) -> str:
     parts = [
-        _condition(condition, step.due[index], index in step.fired) for index, condition in enumerate(wait.conditions)
+        _condition(condition, step.due[index], index in step.fired, len(channels.get(condition.channel, ())))
+        for index, condition in enumerate(wait.conditions)
     ]
     for index, number, spec in subflows.in_wait(wait):
         ended = " (ended)" if index in step.ended else ""
@@ -93,7 +94,7 @@ def describe_wait(flow_id: str, wait: WaitSpec, step: StepState) -> str:
     return (" or " if wait.kind == "any_of" else " and ").join(parts)
 
 
-def _condition(condition: ConditionSpec, due: float, fired: bool) -> str:
+def _condition(condition: ConditionSpec, due: float, fired: bool, there: int) -> str:
     if condition.kind == "timer":
         return f"Timer {'fired' if fired else 'until ' + _time(due)}"
     if condition.kind == "channel":
@@ -104,7 +105,7 @@ def _condition(condition: ConditionSpec, due: float, fired: bool) -> str:
             count = f"at least {low}"
         else:
             count = f"{low} to {high}" if low else f"at most {high}"
-        return f"{count} message{'' if count == '1' else 's'} on {condition.channel}"
+        return f"{count} message{'' if count == '1' else 's'} on {condition.channel} (has {there})"
     return "a SubFlow"
 
 

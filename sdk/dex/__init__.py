@@ -20,6 +20,7 @@ from dex.async_client import AsyncClient
 from dex.attribute import Attribute, AttributeIndex, AttributeLock, AttributeMap, AttributeMapLoad, IndexType
 from dex.channel import Channel, ChannelMap, ChannelMapLoad, ChannelMessage
 from dex.client import Client, ClientOptions
+from dex.client_search import quoted
 from dex.context import AsyncContext, AttemptProgress, Context, RecoveryErrorInfo
 from dex.decision import (
     StepDecision,
@@ -222,6 +223,7 @@ __all__ = [
     "go_to_many",
     "graceful_complete",
     "heartbeat",
+    "quoted",
     "retry_after",
     "rpc",
 ]

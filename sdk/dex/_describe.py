@@ -35,6 +35,7 @@ from dex.rpc import RpcOptions
 from dex.wire.specs import (
     FailureRoute,
     FlowSpec,
+    IndexSpec,
     LoadSpec,
     MethodSpec,
     ResourceSpec,
@@ -71,6 +72,11 @@ class Describer:
             channel_maps=tuple(name for name, found in known.channels.items() if isinstance(found, ChannelMap)),
             attributes=tuple(name for name, found in known.attributes.items() if isinstance(found, Attribute)),
             attribute_maps=tuple(name for name, found in known.attributes.items() if isinstance(found, AttributeMap)),
+            indexes={
+                name: IndexSpec(key=found.index.index_key or name, type=found.index.type.name)
+                for name, found in known.attributes.items()
+                if found.index is not None
+            },
             hard_deleted=tuple(name for name, found in known.attributes.items() if found.hard_delete_on_null),
             has_timeout_handler=known.has_timeout_handler,
             timeout_handler_is_async=known.timeout_handler is HandlerKind.ASYNC,

@@ -25,15 +25,16 @@ from dex.channel import Channel, ChannelMap
 from dex.client_calls import ClientOptions, HistoryCursor, ServiceCaller, not_active, seconds_of
 from dex.client_control import ControlCalls
 from dex.client_requests import RequestBuilder
-from dex.client_results import flow_info, flows_page
+from dex.client_results import flow_info
 from dex.client_rpc import RpcCalls
+from dex.client_search import SearchCalls
 from dex.client_streams import ReadAhead, StreamCalls
-from dex.client_unserved import UnservedCalls
+from dex.explain import explained
 from dex.flow import Flow
 from dex.names import check_flow_id
 from dex.options import StartFlowOptions, StopFlowOptions
 from dex.registry import Registry
-from dex.results import FlowInfo, FlowResult, FlowStatus, SearchFlowsPage, flow_result_of
+from dex.results import FlowInfo, FlowResult, FlowStatus, flow_result_of
 from dex.wire.service import DescribeFlow, FlowDescription, FlowService, HistoryEvent, ListFlows
 
 __all__ = ["AsyncClient", "ClientOptions"]
@@ -42,7 +43,7 @@ StartT = TypeVar("StartT")
 T = TypeVar("T")
 
 
-class AsyncClient(ControlCalls, RpcCalls, StreamCalls, UnservedCalls):
+class AsyncClient(ControlCalls, RpcCalls, SearchCalls, StreamCalls):
     """Starts, feeds, watches and stops Flows.
 
         async with AsyncClient(registry) as client:
@@ -268,6 +269,16 @@ class AsyncClient(ControlCalls, RpcCalls, StreamCalls, UnservedCalls):
         """
         return await self._describe(flow_id, "describe")
 
+    async def explain(self, flow_id: str) -> tuple[str, ...]:
+        """One sentence for each open Step of a Flow's latest run: what it waits for and since when, or what it does.
+
+            Approve-1 waits for 1 message on approvals (there are 0), since 2026-05-31 08:30:00Z.
+
+        A Flow that can't go on as a whole says why first; a closed one says nothing. Raises FlowNotFoundError for an
+        unknown Flow.
+        """
+        return explained(await self._describe(flow_id, "explain"))
+
     async def history(
         self, flow_id: str, *, run_id: str = "", after: int = 0, page_size: int = 1000, follow: bool = False
     ) -> AsyncIterator[HistoryEvent]:
@@ -283,30 +294,6 @@ class AsyncClient(ControlCalls, RpcCalls, StreamCalls, UnservedCalls):
         while events := await cursor.next_page():
             for event in events:
                 yield event
-
-    async def list_flows(
-        self,
-        *,
-        status: FlowStatus | None = None,
-        flow_type: str = "",
-        page_size: int = 100,
-        page_token: str = "",
-    ) -> SearchFlowsPage:
-        """Runs, newest first. Pass `next_page_token` as page_token for the next page; it is "" at the end.
-
-        status, flow_type: only runs of these. Raises ValueError for a page_size that is not positive.
-        """
-        if status is not None and not isinstance(status, FlowStatus):
-            raise TypeError(f"list_flows(status=…) takes a FlowStatus, got {status!r}")
-        if page_size < 1:
-            raise ValueError(f"list_flows(page_size=…) must be positive, got {page_size}")
-        request = ListFlows(
-            status="" if status is None else status.name,
-            flow_type=flow_type,
-            page_size=page_size,
-            page_token=page_token,
-        )
-        return flows_page(await self._caller.call(request))
 
     async def trigger_continue_as_new(self, flow_id: str) -> None:
         """Accepted, and does nothing: Flows need no continuing as new.

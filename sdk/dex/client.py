@@ -202,6 +202,9 @@ class Client:
     def describe(self, flow_id: str) -> FlowDescription:
         return self._portal.call(self._client.describe, flow_id)
 
+    def explain(self, flow_id: str) -> tuple[str, ...]:
+        return self._portal.call(self._client.explain, flow_id)
+
     def history(
         self, flow_id: str, *, run_id: str = "", after: int = 0, page_size: int = 1000, follow: bool = False
     ) -> Iterator[HistoryEvent]:
@@ -213,6 +216,7 @@ class Client:
     def list_flows(
         self,
         *,
+        query: str = "",
         status: FlowStatus | None = None,
         flow_type: str = "",
         page_size: int = 100,
@@ -220,11 +224,31 @@ class Client:
     ) -> SearchFlowsPage:
         return self._portal.call(
             self._client.list_flows,
+            query=query,
             status=status,
             flow_type=flow_type,
             page_size=page_size,
             page_token=page_token,
         )
+
+    def search_flows(
+        self,
+        query: str,
+        page_size: int,
+        next_page_token: str = "",
+        *,
+        include_continued_as_new: bool = False,
+    ) -> SearchFlowsPage:
+        return self._portal.call(
+            self._client.search_flows,
+            query,
+            page_size,
+            next_page_token,
+            include_continued_as_new=include_continued_as_new,
+        )
+
+    def count_flows(self, query: str = "", *, latest_only: bool = False) -> int:
+        return self._portal.call(self._client.count_flows, query, latest_only=latest_only)
 
     def trigger_continue_as_new(self, flow_id: str) -> None:
         self._portal.call(self._client.trigger_continue_as_new, flow_id)
@@ -293,7 +317,7 @@ class Client:
             self._client.invoke_rpc, method, flow_id, input, run_id=run_id, options=options, request_id=request_id
         )
 
-    # Not served yet (see `dex.client_unserved`) ----------------------------------------------------------------------
+    # Streams ----------------------------------------------------------------------------------------------------------
 
     def write_stream(self, flow_id: str, stream: Stream[T], source: str, value: T) -> None:
         self._portal.call(self._client.write_stream, flow_id, stream, source, value)
@@ -307,22 +331,6 @@ class Client:
         self, flow_id: str, stream: Stream[T], page_size: int, before_page_token: str = ""
     ) -> StreamMessagesPage[T]:
         return self._portal.call(self._client.list_stream_messages, flow_id, stream, page_size, before_page_token)
-
-    def search_flows(
-        self,
-        query: str,
-        page_size: int,
-        next_page_token: str = "",
-        *,
-        include_continued_as_new: bool = False,
-    ) -> SearchFlowsPage:
-        return self._portal.call(
-            self._client.search_flows,
-            query,
-            page_size,
-            next_page_token,
-            include_continued_as_new=include_continued_as_new,
-        )
 
     # Milestones and operators -----------------------------------------------------------------------------------------
 

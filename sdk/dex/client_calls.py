@@ -283,11 +283,6 @@ def _unavailable(request: Request[Any], patience: float, detail: str) -> str:
     )
 
 
-def unimplemented(operation: str, flow_id: str, feature: str) -> DexServiceError:
-    failure = ServiceFailure(code="UNIMPLEMENTED", detail=f"{feature} is not served by this version")
-    return error_from_failure(failure, operation, flow_id)
-
-
 def not_active(operation: str, flow_id: str, status: str) -> DexServiceError:
     failure = ServiceFailure(
         code="NOT_FOUND", detail=f"Flow {flow_id!r} is {status}, not active", sub_status="FLOW_NOT_EXISTS"

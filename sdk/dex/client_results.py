@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from dex.results import FlowInfo, FlowStatus, SearchFlowEntry, SearchFlowsPage
+from dex.values import Value, WireKind
 from dex.wire.service import FlowDescription, FlowsPage
 
 
@@ -28,7 +29,9 @@ def flows_page(page: FlowsPage) -> SearchFlowsPage:
                 status=FlowStatus[entry.status],
                 started_at=_utc(entry.started_at),
                 closed_at=None if entry.closed_at is None else _utc(entry.closed_at),
-                indexed_attributes={},
+                indexed_attributes={
+                    key: Value(WireKind[found.kind], found.data) for key, found in entry.indexed.items()
+                },
             )
             for entry in page.flows
         ),

@@ -68,7 +68,7 @@ def test_a_failure_shows_its_error_and_the_next_attempt_its_number() -> None:
     assert story.row("Buy-1") == ("backoff", 1, "shop.Closed: no")
     story("AttemptStarted", "Buy-1", method="execute", attempt=2)
     assert story.row("Buy-1")[:2] == ("running", 2)
-    story("StepFailed", "Buy-1", method="execute", route="Refund")
+    story("StepExecuteFailed", "Buy-1", method="execute", route="Refund")
     assert story.row("Buy-1") == ("failed", 2, "failed, Refund takes over")
     assert any("attempt 1 of execute failed: shop.Closed: no" in line for line in story.lines)
 

@@ -48,7 +48,6 @@ from dex import (
     RetryPolicy,
     RPCResult,
     StartFlowOptions,
-    StatusCode,
     Step,
     StepDecision,
     StepList,
@@ -571,26 +570,14 @@ async def test_the_history_of_an_unknown_flow_is_an_error() -> None:
         _ = [event async for event in client.history("o")]
 
 
-UNSERVED: list[tuple[str, Call]] = [
-    ("search_flows", lambda c: c.search_flows("", 10)),
-]
-
-
-@pytest.mark.parametrize(("operation", "call"), UNSERVED)
-async def test_what_is_not_served_yet_is_refused_by_name(operation: str, call: Call) -> None:
-    client, service = client_of()
-    with pytest.raises(DexServiceError, match="is not served by this version") as caught:
-        await call(client)
-    assert caught.value.code is StatusCode.UNIMPLEMENTED
-    assert caught.value.operation == operation
-    assert service.requests == []
-
-
 @pytest.mark.statement("C59")
-async def test_a_mistake_is_not_hidden_by_a_call_not_being_served() -> None:
-    client, _ = client_of()
+async def test_a_search_page_of_a_negative_size_is_refused_before_it_is_sent() -> None:
+    client, service = client_of()
     with pytest.raises(ValueError, match="must not be negative"):
         await client.search_flows("", -1)
+    with pytest.raises(ValueError, match="surrogate pair at position 5"):
+        await client.count_flows("a = '\ud800'"[:4] + "\ud800")
+    assert service.requests == []
 
 
 # The blocking client --------------------------------------------------------------------------------------------------
@@ -646,13 +633,6 @@ def test_the_blocking_client_does_what_the_asynchronous_one_does() -> None:
     client.close()
     with pytest.raises(RuntimeError, match="Client is closed"):
         client.health_check()
-
-
-@pytest.mark.parametrize(("operation", "call"), UNSERVED)
-def test_the_blocking_client_refuses_the_same(operation: str, call: Call) -> None:
-    with Client(REGISTRY, ScriptedService()) as client, pytest.raises(DexServiceError) as caught:
-        call(client)
-    assert (caught.value.operation, caught.value.code) == (operation, StatusCode.UNIMPLEMENTED)
 
 
 async def test_the_blocking_client_works_where_an_event_loop_runs_as_in_a_notebook() -> None:

@@ -39,6 +39,7 @@ from dex.wire.specs import (
     DeploymentSpec,
     FailureRoute,
     FlowSpec,
+    IndexSpec,
     LoadSpec,
     MethodSpec,
     ResourceSpec,
@@ -97,6 +98,7 @@ def test_a_registry_describes_its_flows(registry: Registry) -> None:
                 channels=("paid",),
                 channel_maps=("parts",),
                 attributes=("status",),
+                indexes={"status": IndexSpec(key="status", type="KEYWORD")},
                 attribute_maps=("stock",),
                 has_timeout_handler=True,
             )

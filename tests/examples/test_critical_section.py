@@ -132,7 +132,7 @@ def test_a_failed_handoff_is_tried_twice_and_then_gives_the_token_back(tmp_path:
         failed = [event for event in events if event.kind == "AttemptFailed"]
         assert [event.step_execution_id for event in failed] == ["EnterContractEdit-1"] * 2
         assert failed[1].at - failed[0].at >= 1.0
-        assert named(events, "StepFailed") == ["EnterContractEdit-1"]
+        assert named(events, "StepExecuteFailed") == ["EnterContractEdit-1"]
 
     on_engine(tmp_path, scenario)
 
@@ -175,7 +175,7 @@ def test_a_handoff_cancelled_with_the_token_in_hand_returns_it_and_is_reported_o
         assert token_back, "nobody was cancelled with the token in hand"
         for step in cancelled:
             assert not [event for event in events if event.kind == "MessagePublished" and event.data["by"] == step]
-        assert named(events, "StepFailed") == []
+        assert named(events, "StepExecuteFailed") == []
 
     on_engine(tmp_path, scenario)
 

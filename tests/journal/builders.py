@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dexray.journal import Append, NewRun, RequestAnswer, RunChange
+from dexray.journal import Append, IndexEntry, NewRun, RequestAnswer, RunChange
 
 
 def start(
@@ -15,16 +15,18 @@ def start(
     flow_type: str = "Order",
     replaces: str = "",
     blobs_of: str = "",
+    parent: str | None = None,
     epoch: int = 1,
     started_at: float = 100.0,
     change: RunChange | None = None,
     body: bytes = b"started",
     requests: tuple[RequestAnswer, ...] = (),
     blobs: Mapping[str, bytes] | None = None,
+    index: Mapping[str, tuple[IndexEntry, ...]] | None = None,
 ) -> Append:
     """The first record of a run; its Flow ID is `flow-of-<run>` unless told."""
     new_run = NewRun(
-        flow_id or f"flow-of-{run_id}", flow_type, owner, f"request-of-{run_id}", started_at, replaces, blobs_of
+        flow_id or f"flow-of-{run_id}", flow_type, owner, f"request-of-{run_id}", started_at, replaces, blobs_of, parent
     )
     return Append(
         run_id,
@@ -36,6 +38,7 @@ def start(
         change=change,
         requests=requests,
         blobs=blobs or {},
+        index=index or {},
     )
 
 
@@ -48,6 +51,7 @@ def record(
     change: RunChange | None = None,
     requests: tuple[RequestAnswer, ...] = (),
     blobs: Mapping[str, bytes] | None = None,
+    index: Mapping[str, tuple[IndexEntry, ...]] | None = None,
     checkpoint: bytes | None = None,
 ) -> Append:
     return Append(
@@ -59,5 +63,6 @@ def record(
         change=change,
         requests=requests,
         blobs=blobs or {},
+        index=index or {},
         checkpoint=checkpoint,
     )

@@ -245,6 +245,7 @@ def ask_everything(journal: Journal) -> None:
     journal.release_lease("cluster", "a")
     _, token = journal.list_runs(page_size=1)
     journal.list_runs(page_size=1, page_token=token)
+    journal.index_types(["city"])
     for number in range(3):
         journal.append_messages([NewMessage("f1", "words", float(number), "me", b"payload", 10)])
     assert [message.seq for message in journal.read_messages("f1", "words", 1, 5)] == [3]

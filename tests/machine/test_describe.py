@@ -121,15 +121,15 @@ def test_a_step_that_found_a_lock_taken_says_so_also_on_a_retry() -> None:
 @pytest.mark.parametrize(
     ("wait", "told"),
     [
-        (until(one("box")), "1 message on box"),
-        (until(exactly("box", 3)), "3 messages on box"),
-        (until(at_least("box", 2)), "at least 2 messages on box"),
-        (until(between("box", 2, 4)), "2 to 4 messages on box"),
-        (any_of(one("a"), timer(60)), f"1 message on a or Timer until {moment(NOON + 60)}"),
-        (all_of(one("a"), at_most("b", 2)), "1 message on a and at most 2 messages on b"),
+        (until(one("box")), "1 message on box (has 0)"),
+        (until(exactly("box", 3)), "3 messages on box (has 0)"),
+        (until(at_least("box", 2)), "at least 2 messages on box (has 0)"),
+        (until(between("box", 2, 4)), "2 to 4 messages on box (has 0)"),
+        (any_of(one("a"), timer(60)), f"1 message on a (has 0) or Timer until {moment(NOON + 60)}"),
+        (all_of(one("a"), at_most("b", 2)), "1 message on a (has 0) and at most 2 messages on b (has 0)"),
         (
             any_combination_of((one("a"), one("b"), timer(60)), (0, 1), (2,)),
-            f"(1 message on a and 1 message on b) or (Timer until {moment(NOON + 60)})",
+            f"(1 message on a (has 0) and 1 message on b (has 0)) or (Timer until {moment(NOON + 60)})",
         ),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_timer_that_fired_is_told_as_fired() -> None:
     bench = Bench(step("A", wait_for=True)).start()
     bench.wait("A-1", all_of(timer(5), one("a")))
     bench.advance(5)
-    assert only(bench).waits_for == "Timer fired and 1 message on a"
+    assert only(bench).waits_for == "Timer fired and 1 message on a (has 0)"
 
 
 def test_the_checkpoint_of_a_heartbeat_is_told() -> None:

@@ -213,7 +213,7 @@ def test_a_wait_for_subflows_is_told_in_words() -> None:
     end(bench, 2)
     step_state = bench.step("A-1")
     assert step_state.wait is not None
-    words = describe_wait("flow", step_state.wait, step_state)
+    words = describe_wait("flow", step_state.wait, step_state, {})
     assert "SubFlow SubFlow:flow-A-1-0 of type Ship and Timer until" in words
     assert "SubFlow SubFlow:flow-A-1-1 of type Bill (ended)" in words
 
@@ -223,7 +223,7 @@ def test_a_wait_for_very_many_subflows_is_told_in_few_words() -> None:
     end(bench, 49)
     step_state = bench.step("A-1")
     assert step_state.wait is not None
-    words = describe_wait("flow", step_state.wait, step_state)
+    words = describe_wait("flow", step_state.wait, step_state, {})
     assert words.endswith(" and 30 more (1 SubFlows have ended)")
 
 

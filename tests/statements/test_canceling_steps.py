@@ -210,7 +210,7 @@ async def test_a_cancelled_attempt_is_asked_to_stop_and_what_it_says_then_is_ref
     await world.advance(1)
     await noted_down(world, evidence, "began", "asked to stop: True")  # and there is no second attempt
     assert await world.client.get_attribute(world.id("f"), mood) == "set by wait_for", "earlier commits remain"
-    assert not {"AttemptFailed", "StepFailed", "MessagePublished"} & {
+    assert not {"AttemptFailed", "StepExecuteFailed", "StepWaitForFailed", "MessagePublished"} & {
         event.kind for event in await world.history("f") if event.step_execution_id == "Runs-1"
     }
 

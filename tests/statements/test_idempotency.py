@@ -249,5 +249,5 @@ async def test_when_the_total_duration_is_over_the_failure_is_that_of_the_last_a
     result = await world.result("f")
     assert (result.status, result.error_type) == (FlowStatus.FAILED, FlowErrorType.WORKER_API_FAILED)
     assert "attempt 4" in result.error_message  # at 0, 1, 3 and 7 s
-    kinds = {event.data["failure"]["kind"] for event in await events(world, "f", "AttemptFailed", "StepFailed")}
+    kinds = {event.data["failure"]["kind"] for event in await events(world, "f", "AttemptFailed", "StepExecuteFailed")}
     assert kinds == {"HANDLER_ERROR"}, "no failure is of the kind RETRY_DEADLINE"

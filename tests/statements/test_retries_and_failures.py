@@ -189,7 +189,7 @@ async def test_a_wait_for_that_fails_for_good_fails_the_flow(world: World) -> No
     result = await world.result("f")
     assert (result.status, result.error_type) == (FlowStatus.FAILED, FlowErrorType.WORKER_API_FAILED)
     assert "wait_for, attempt 2" in result.error_message
-    failed = (await events(world, "f", "StepFailed"))[0]
+    failed = (await events(world, "f", "StepWaitForFailed"))[0]
     assert (failed.step_execution_id, failed.data["method"]) == ("WaitFails-1", "wait_for")
     assert failed.data["failure"]["detail"] == "wait_for, attempt 2"
 
@@ -228,7 +228,7 @@ async def test_an_execute_that_fails_for_good_goes_on_where_its_route_leads(worl
     await world.start(flow, "f", {"a": 1})
     expected = [{"a": 1}, "NeverWorks-1", "Odd", "execute, attempt 2"]
     assert outputs(await world.result("f")) == [("Recover-1", expected)]
-    failed = (await events(world, "f", "StepFailed"))[0]
+    failed = (await events(world, "f", "StepExecuteFailed"))[0]
     assert (failed.data["method"], failed.data["route"]) == ("execute", "Recover")
     assert failed.data["failure"]["detail"] == "execute, attempt 2"
 

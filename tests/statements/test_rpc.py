@@ -642,7 +642,7 @@ async def test_a_step_waits_for_the_lock_of_an_rpc_and_then_runs(world: World) -
     await call(world, flow.hold_by_step, 0.0)
     await asyncio.sleep(1)
     (waiting,) = (await world.describe("b")).steps
-    assert (waiting.phase, waiting.waits_for) == ("ready", "a lock that an RPC holds")
+    assert (waiting.phase, waiting.waits_for) == ("ready", "a lock on count that an RPC holds")
     with pytest.raises(RpcLockConflictError, match="held by __rpc/hold#"):
         await call(world, flow.add, 1)
     assert await holding == 0

@@ -19,7 +19,7 @@ from uuid import UUID
 from dex.values import _numpy
 from dex.values._format import ENUM, FROZENSET, MAP, NDARRAY, NUMPY_SCALAR, OBJECT, SET, TUPLE, Marker, Packing, Tree
 from dex.values._refusal import Refused, bad_data, failure
-from dex.values._scalars import NATIVE_PATH, READERS, zoned_text
+from dex.values._scalars import NATIVE_PATH, READERS, datetime_from_text, zoned_text
 from dex.values.blobs import reference_of, referenced_size
 
 ARRAY_ITEMS: Final = 8  # of a numpy array, at most
@@ -36,6 +36,16 @@ def to_readable(payload: bytes) -> Any:
         return _readable(_packing.unpack(payload))
     except Exception as error:
         raise failure("decode", "payload", error) from error
+
+
+def moment_in(readable: Any) -> datetime | None:
+    """The date and time that a readable value is, a date being its midnight; None for anything else."""
+    match readable:
+        case {"$datetime": str(text)}:
+            return datetime_from_text(text)
+        case {"$date": str(text)}:
+            return datetime.fromisoformat(text)
+    return None
 
 
 def _readable(tree: Tree) -> Any:

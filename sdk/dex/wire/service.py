@@ -323,6 +323,13 @@ class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     place: tuple[int, int] = (0, 0)  # of the page before, of the same run
 
 
+class IndexedValue(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What is found under an index key, as JSON data. kind: a WireKind name."""
+
+    kind: str
+    data: Any = None
+
+
 class FlowEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
     flow_id: str
     run_id: str
@@ -330,6 +337,7 @@ class FlowEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
     status: str
     started_at: float
     closed_at: float | None = None
+    indexed: dict[str, IndexedValue] = {}  # by index key
 
 
 class FlowsPage(Answer, frozen=True, kw_only=True):
@@ -338,7 +346,7 @@ class FlowsPage(Answer, frozen=True, kw_only=True):
 
 
 class ListFlows(Request[FlowsPage], frozen=True, kw_only=True):
-    """Newest first. "" does not filter."""
+    """The latest run of each Flow, newest first. "" does not filter."""
 
     answer_type = FlowsPage
     operation = "list_flows"
@@ -346,6 +354,30 @@ class ListFlows(Request[FlowsPage], frozen=True, kw_only=True):
     flow_type: str = ""
     page_size: int = 100
     page_token: str = ""
+    query: str = ""
+
+
+class SearchFlows(Request[FlowsPage], frozen=True, kw_only=True):
+    """Runs that a query finds, newest first, those among them that another run has replaced."""
+
+    answer_type = FlowsPage
+    operation = "search_flows"
+    query: str = ""
+    page_size: int = 100
+    page_token: str = ""
+
+
+class FlowCount(Answer, frozen=True, kw_only=True):
+    count: int
+
+
+class CountFlows(Request[FlowCount], frozen=True, kw_only=True):
+    """How many runs a query finds. latest_only: of each Flow the latest run alone."""
+
+    answer_type = FlowCount
+    operation = "count_flows"
+    query: str = ""
+    latest_only: bool = False
 
 
 # Streams --------------------------------------------------------------------------------------------------------------
@@ -412,6 +444,8 @@ AnyRequest = (
     | DescribeFlow
     | GetHistory
     | ListFlows
+    | SearchFlows
+    | CountFlows
     | WriteStream
     | ReadStream
     | ListStreamMessages

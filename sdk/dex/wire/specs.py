@@ -93,6 +93,13 @@ class RpcSpec(Spec, frozen=True, kw_only=True):
     resources: ResourceSpec = ResourceSpec()
 
 
+class IndexSpec(Spec, frozen=True, kw_only=True):
+    """By which key, and as which IndexType, an Attribute is searched."""
+
+    key: str
+    type: str
+
+
 class FlowSpec(Spec, frozen=True, kw_only=True):
     flow_type: str
     start_step: str | None = None
@@ -102,6 +109,7 @@ class FlowSpec(Spec, frozen=True, kw_only=True):
     channel_maps: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     attribute_maps: tuple[str, ...] = ()
+    indexes: dict[str, IndexSpec] = {}  # by the name of the Attribute or AttributeMap
     hard_deleted: tuple[str, ...] = ()  # Attributes and AttributeMaps with hard_delete_on_null
     has_timeout_handler: bool = False
     timeout_handler_is_async: bool = False
