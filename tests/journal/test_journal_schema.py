@@ -11,11 +11,21 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Connection, MetaData, Table, Text, create_engine, inspect, text
 
-from dexray.journal import Journal, JournalRefused, NewMessage, RequestAnswer, RunChange, open_journal, schema
+from dexray.journal import (
+    IndexEntry,
+    Journal,
+    JournalRefused,
+    NewMessage,
+    RequestAnswer,
+    RunChange,
+    open_journal,
+    schema,
+)
 from dexray.journal.database import Database
 from dexray.journal.schema import MIGRATIONS, Migration, upgrade, version_of
 from dexray.journal.sql import SqlJournal
 from dexray.journal.sqlite import SqliteDatabase
+from dexray.search import And, KeyTest
 from tests.journal import processes
 from tests.journal.builders import record, start
 from tests.journal.conftest import BACKENDS, OpenJournal, tear_down
@@ -144,19 +154,49 @@ def test_a_database_of_version_1_gets_streams(journal_url: str, database: Databa
     assert tables(journal_url) == newest
 
 
+def back_to_version_2(journal_url: str) -> None:
+    """Without search: the same runs."""
+    current = "is_current" if journal_url.startswith("postgresql") else "is_current = 1"
+    ask(
+        journal_url,
+        "DROP TABLE attribute_index",
+        "DROP INDEX runs_newest",
+        "DROP INDEX runs_replaced",
+        "DROP INDEX runs_of_parent",
+        "ALTER TABLE runs DROP COLUMN parent",
+        f"CREATE INDEX runs_newest ON runs (started_at DESC, run_id) WHERE {current}",
+        "DELETE FROM schema_version WHERE version > 2",
+    )
+
+
+def test_a_database_of_version_2_gets_search(journal_url: str, database: Database, another: OpenJournal) -> None:
+    database.migrate(upgrade)
+    newest = tables(journal_url)
+    another().append([start("a", "f", started_at=1.0), start("b", "f", started_at=2.0, replaces="a")])
+    back_to_version_2(journal_url)
+    assert "attribute_index" not in tables(journal_url)
+    database.migrate(lambda connection: upgrade(connection, MIGRATIONS[:3]))
+    assert tables(journal_url) == newest
+    journal = another()
+    found, _ = journal.search_runs(And(()), latest_only=False)
+    assert [run.row.run_id for run in found] == ["b", "a"]
+    journal.append([start("c", "child", parent="f", index={"x": (IndexEntry("x", "INT", whole=1),)})])
+    assert journal.count_runs(KeyTest("x", "INT", "whole", "in", (1,)), latest_only=True) == 1
+
+
 def test_a_database_of_the_first_version_is_opened_by_new_code(journal_url: str, another: OpenJournal) -> None:
     """As the first release left it: its tables, and a run under way."""
     first = open_journal(journal_url)
-    names = ["runs", "events", "checkpoints", "requests", "blobs", "blob_refs", "deployments", "flow_deployments"]
-    of_then = [schema.metadata.tables[name] for name in [*names, "leases", "schema_version"]]
-
-    def create(connection: Connection) -> None:
-        schema.metadata.create_all(connection, tables=of_then, checkfirst=False)
-
-    then = (Migration(1, MIGRATIONS[0].name, create),)
-    database_of(first).migrate(lambda connection: upgrade(connection, then))
+    first.migrate()
     first.append([start("r1", "f1"), record("r1", 2, checkpoint=b"at 2")])
     first.close()
+    back_to_version_2(journal_url)
+    ask(
+        journal_url,
+        "DROP TABLE streams",
+        "DROP TABLE stream_messages",
+        "DELETE FROM schema_version WHERE version > 1",
+    )
     opened = another()
     loaded = opened.load("r1")
     assert loaded is not None
