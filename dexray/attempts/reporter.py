@@ -31,12 +31,28 @@ class Reporter(Protocol):
         ...
 
     def now(self) -> float:
-        """Seconds since the epoch (UTC). The attempt's own deadline is judged by it."""
+        """Seconds since the epoch (UTC) that go steadily (`SteadyTime`). The attempt's own deadline is judged by it."""
         ...
+
+
+class SteadyTime:
+    """UTC as it was when this was made, and from there on by a clock that nobody sets: an hour that is put into the wall
+    clock is no hour that an attempt has run."""
+
+    __slots__ = ("_offset",)
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def __call__(self) -> float:
+        return self._offset + time.monotonic()
 
 
 class SilentReporter:
     """Reports to nobody and is never canceled: for one attempt run by hand."""
+
+    def __init__(self) -> None:
+        self.now = SteadyTime()
 
     def heartbeat(self, heartbeat: Heartbeat | None) -> None:
         pass
@@ -49,6 +65,3 @@ class SilentReporter:
 
     def interrupts(self) -> bool:
         return True
-
-    def now(self) -> float:
-        return time.time()

@@ -51,13 +51,17 @@ TIMEOUT = "timeout"
 _SHORTEST_TIMER = 0.001
 
 
-def run_sync(task: AttemptTask, registry: Registry, reporter: Reporter) -> AttemptResult:
+Raised = Callable[[BaseException], None]
+"""Told of the exception that an attempt fails with, before it becomes data: for whoever runs in the same process."""
+
+
+def run_sync(task: AttemptTask, registry: Registry, reporter: Reporter, raised: Raised | None = None) -> AttemptResult:
     """Runs one attempt on this thread and answers with its result; raises nothing.
 
     Meant for plain and generator handlers. An asynchronous one (code redeployed meanwhile) runs too, on an
     event loop of its own.
     """
-    attempt = _prepare(task, registry, reporter)
+    attempt = _prepare(task, registry, reporter, raised)
     if not isinstance(attempt, _Attempt):
         return attempt
     try:
@@ -71,14 +75,16 @@ def run_sync(task: AttemptTask, registry: Registry, reporter: Reporter) -> Attem
     return attempt.returned(returned)
 
 
-async def run_async(task: AttemptTask, registry: Registry, reporter: Reporter) -> AttemptResult:
+async def run_async(
+    task: AttemptTask, registry: Registry, reporter: Reporter, raised: Raised | None = None
+) -> AttemptResult:
     """Runs one attempt in the current asyncio task and answers with its result.
 
     Cancelling that task, before or while it runs this, asks the handler to stop: it gets CancelledError. The
     request ends here: the answer is data all the same, and the task goes on. A handler that is not asynchronous
     runs at once, and blocks the event loop as long as it takes.
     """
-    attempt = _prepare(task, registry, reporter)
+    attempt = _prepare(task, registry, reporter, raised)
     if not isinstance(attempt, _Attempt):
         return attempt
     try:
@@ -101,7 +107,7 @@ async def run_async(task: AttemptTask, registry: Registry, reporter: Reporter) -
 class _Attempt:
     """A prepared attempt: the handler with its arguments, and what is needed to conclude it."""
 
-    __slots__ = ("_arguments", "_method", "context", "definition", "registry", "runtime", "task")
+    __slots__ = ("_arguments", "_method", "_raised", "context", "definition", "registry", "runtime", "task")
 
     def __init__(
         self,
@@ -112,6 +118,7 @@ class _Attempt:
         method: Callable[..., Any],
         kind: HandlerKind,
         arguments: tuple[Any, ...],
+        raised: Raised | None,
     ) -> None:
         self.task = task
         self.registry = registry
@@ -125,6 +132,7 @@ class _Attempt:
             self.context = AsyncStepContext(runtime) if is_async else StepContext(runtime)
         self._method = method
         self._arguments = arguments
+        self._raised = raised
 
     def call(self) -> Any:
         return self._method(self.context, *self._arguments)
@@ -136,10 +144,13 @@ class _Attempt:
                 return self._with_heartbeat(timeout_failure(self.task, "it returned after that"))
             return checked_result(returned, self.task, self.registry, self.definition, self.runtime)
         except BaseException as error:
+            _tell(self._raised, error)
             return self._with_heartbeat(failure_of(error))
 
     def failed(self, error: BaseException) -> AttemptFailed:
         self.runtime.close()
+        if not isinstance(error, asyncio.CancelledError | _DeadlinePassed):
+            _tell(self._raised, error)
         return self._with_heartbeat(self._failure(error))
 
     def _failure(self, error: BaseException) -> AttemptFailed:
@@ -158,7 +169,14 @@ class _Attempt:
         return failure if last is None else replace(failure, heartbeat=last)
 
 
-def _prepare(task: AttemptTask, registry: Registry, reporter: Reporter) -> _Attempt | AttemptResult:
+def _tell(raised: Raised | None, error: BaseException) -> None:
+    if raised is not None:
+        raised(error)
+
+
+def _prepare(
+    task: AttemptTask, registry: Registry, reporter: Reporter, raised: Raised | None
+) -> _Attempt | AttemptResult:
     flow = registry.flows.get(task.flow_type)
     if flow is None:
         return _unknown(task, f"Flow {task.flow_type!r}")
@@ -175,12 +193,13 @@ def _prepare(task: AttemptTask, registry: Registry, reporter: Reporter) -> _Atte
             flow.handle_timeout,
             definition.timeout_handler,
             (),
+            raised,
         )
     if task.key.method == RPC:
         rpc = rpc_of(task, definition)
         if rpc is None:
             return _unknown(task, f"RPC {task.step_type!r} in Flow {task.flow_type!r}")
-        return _prepare_rpc(task, registry, definition, runtime, rpc)
+        return _prepare_rpc(task, registry, definition, runtime, rpc, raised)
     step = definition.steps.get(task.step_type)
     if step is None:
         return _unknown(task, f"Step {task.step_type!r} in Flow {task.flow_type!r}")
@@ -194,12 +213,18 @@ def _prepare(task: AttemptTask, registry: Registry, reporter: Reporter) -> _Atte
     try:
         value = runtime.decode(task.input, step.input_type, f"input of Step {task.step_type!r}")
     except BaseException as error:  # a codec of the user's may raise anything
+        _tell(raised, error)
         return failure_of(error)
-    return _Attempt(task, registry, definition, runtime, method, kind, (value,))
+    return _Attempt(task, registry, definition, runtime, method, kind, (value,), raised)
 
 
 def _prepare_rpc(
-    task: AttemptTask, registry: Registry, definition: FlowDefinition, runtime: AttemptRuntime, rpc: RpcDefinition
+    task: AttemptTask,
+    registry: Registry,
+    definition: FlowDefinition,
+    runtime: AttemptRuntime,
+    rpc: RpcDefinition,
+    raised: Raised | None,
 ) -> _Attempt | AttemptResult:
     where = f"input of RPC {rpc.name!r}"
     try:
@@ -211,9 +236,10 @@ def _prepare_rpc(
             )
         arguments = (runtime.decode(task.input, rpc.input_type, where),) if rpc.has_input else ()
     except BaseException as error:  # a codec of the user's may raise anything
+        _tell(raised, error)
         return failure_of(error)
     method = getattr(definition.flow, rpc.method_name)
-    return _Attempt(task, registry, definition, runtime, method, rpc.kind, arguments)
+    return _Attempt(task, registry, definition, runtime, method, rpc.kind, arguments, raised)
 
 
 def _unknown(task: AttemptTask, what: str) -> AttemptReturned:

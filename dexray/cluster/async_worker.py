@@ -15,12 +15,14 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
 
 from dex._runtime import served_by
 from dex.registry import Registry
+from dexray.attempts.reporter import SteadyTime
 from dexray.attempts.runner import run_async
 from dexray.cluster.attempt_messages import Beat, Finished, Handed, LotResult, Question, Report, decode_lot, encode
 from dexray.cluster.code_store import CodeCache, why_not_loadable
@@ -197,7 +199,7 @@ class Channel:
 class _Running:
     """One running attempt, and its Reporter."""
 
-    __slots__ = ("_channel", "_interrupted", "canceled", "handed", "handler", "task")
+    __slots__ = ("_channel", "_interrupted", "canceled", "handed", "handler", "now", "task")
 
     def __init__(self, channel: Channel, handed: Handed) -> None:
         self._channel = channel
@@ -205,6 +207,7 @@ class _Running:
         self.task: asyncio.Task[None] | None = None  # kept: the event loop holds its tasks weakly
         self.handler: asyncio.Task[None] | None = None  # the same, once it has begun
         self.canceled = False
+        self.now: Callable[[], float] = SteadyTime()
         self._interrupted = False
 
     def interrupts(self) -> bool:
@@ -220,6 +223,3 @@ class _Running:
 
     def is_canceled(self) -> bool:
         return self.canceled
-
-    def now(self) -> float:
-        return time.time()

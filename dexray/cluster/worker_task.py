@@ -29,6 +29,7 @@ import ray
 from dex._runtime import served_by
 from dex.registry import Registry
 from dex.wire.service import FlowService
+from dexray.attempts.reporter import SteadyTime
 from dexray.attempts.runner import run_async, run_sync
 from dexray.cluster.attempt_messages import (
     Answer,
@@ -136,10 +137,11 @@ def finder(namespace: str) -> Callable[[], FlowService] | None:
 class LotReporter:
     """What handlers of a lot see of it: a Reporter."""
 
-    __slots__ = ("_interrupted", "heartbeat", "is_canceled", "stream")
+    __slots__ = ("_interrupted", "heartbeat", "is_canceled", "now", "stream")
 
     def __init__(self, run: LotRun) -> None:
         self._interrupted = False
+        self.now: Callable[[], float] = SteadyTime()
         self.heartbeat: Callable[[Heartbeat | None], None] = run.heartbeat
         self.stream: Callable[[StreamWrite], None] = run.stream
         self.is_canceled: Callable[[], bool] = run.is_canceled
@@ -147,9 +149,6 @@ class LotReporter:
     def interrupts(self) -> bool:
         is_first, self._interrupted = not self._interrupted, True
         return is_first
-
-    def now(self) -> float:
-        return time.time()
 
 
 def _attempt(task: AttemptTask, registry: Registry, run: LotRun, worker: str) -> AttemptResult:

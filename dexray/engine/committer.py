@@ -69,6 +69,11 @@ class GroupCommitter:
             self._hurry.set()
         self._wake.set()
 
+    def hurry(self) -> None:
+        """Lazy records wait no longer for company."""
+        if self._waiting:
+            self._hurry.set()
+
     async def drained(self) -> None:
         """Returns when nothing is queued or under way."""
         await self._idle.wait()

@@ -160,6 +160,12 @@ class FlowHost:
         if stopped:
             self.spawn(self.residents.resume([live.flow_id for live in stopped]))
 
+    def hurry(self) -> None:
+        """Writes what was decided so far without waiting for company: for whoever wants to read it in the journal."""
+        if self._touched:
+            self._flush()
+        self._committer.hurry()
+
     # Commands ---------------------------------------------------------------------------------------------------------
 
     def execute(self, live: LiveFlow, command: commands.Command, *, sync: bool = True) -> Turn | None:

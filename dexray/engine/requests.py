@@ -304,7 +304,7 @@ async def _wait_for_flow(host: FlowHost, request: s.WaitForFlow) -> s.FlowOutcom
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         live.closed_waiters.add(closed)
         try:
-            if not await within(closed, min(request.timeout, 60.0)):
+            if not await within(closed, min(request.timeout, host.settings.longest_poll)):
                 raise ServiceError(
                     "DEADLINE_EXCEEDED", f"Flow {request.flow_id!r} is still running", "LONG_POLL_TIMEOUT"
                 )
@@ -364,7 +364,7 @@ async def _history(host: FlowHost, request: s.GetHistory) -> s.HistoryPage:
     live = await find(host, request.flow_id)
     if not request.run_id or request.run_id == live.run_id:
         await settled(host, live)
-        until = asyncio.get_running_loop().time() + min(request.wait, 60.0)
+        until = asyncio.get_running_loop().time() + min(request.wait, host.settings.longest_poll)
         while True:
             # Listens before it looks: what becomes durable while the page is read is not missed.
             changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

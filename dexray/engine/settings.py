@@ -13,7 +13,8 @@ class HostSettings:
     code is handed out again. recovery_width: how many Flows are loaded at once when an owner starts. active_flows: how
     many Flows may have Steps under way at the same time (0: no bound); the others wait for their turn. A Flow that
     comes to only wait (for a message, a Timer, a retry or its code) gives its place back. dispatch_wait: seconds within
-    which a worker must take an RPC, or it is refused. hold: requests are answered, and no attempt is handed out."""
+    which a worker must take an RPC, or it is refused. longest_poll: seconds that one request may wait for something to
+    come; the client asks again. hold: requests are answered, and no attempt is handed out."""
 
     checkpoint_records: int = 200
     checkpoint_bytes: int = 256 * 1024
@@ -23,6 +24,7 @@ class HostSettings:
     recovery_width: int = 32
     active_flows: int = 0
     dispatch_wait: float = 10.0
+    longest_poll: float = 60.0
     hold: bool = False
 
 

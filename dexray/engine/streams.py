@@ -38,7 +38,6 @@ logger = logging.getLogger("dexray.engine.streams")
 
 GATHER_SECONDS = 0.03
 LOOK_SECONDS = 1.0
-LONGEST_POLL = 60.0
 LOG_SECONDS = 1.0
 PLACE_SECONDS = 5.0
 LARGEST_MEMORY = 10_000  # places
@@ -251,7 +250,7 @@ async def read_stream(host: FlowHost, request: s.ReadStream) -> s.StreamMessages
     limit = max(1, min(request.limit, LARGEST_PAGE))
     await _place(host, request.flow_id)
     loop = asyncio.get_running_loop()
-    until = loop.time() + min(request.timeout, LONGEST_POLL)
+    until = loop.time() + min(request.timeout, host.settings.longest_poll)
     await host.streams.settled(key)
     while True:
         with host.streams.listening(key) as news:  # before it looks: what is written meanwhile is not missed

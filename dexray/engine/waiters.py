@@ -197,7 +197,7 @@ async def _answer(
         waits.durable(live.durable_seq, None)
     waits.attach(wait)
     try:
-        if not await requests.within(wait.answer, min(request.timeout, 60.0)):
+        if not await requests.within(wait.answer, min(request.timeout, host.settings.longest_poll)):
             raise ServiceError("DEADLINE_EXCEEDED", f"{question} has not come yet", "LONG_POLL_TIMEOUT")
         return wait.answer.result()
     finally:

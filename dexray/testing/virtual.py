@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from dexray.engine.clock import Handle
+from dexray.engine.clock import Handle, LoopClock
 
 T = TypeVar("T")
 
@@ -49,13 +50,34 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumping.elapsed += seconds
 
 
-class VirtualClock:
-    """The engine's clock over the running loop's time. `offset` is how far the wall clock is off: tests step it, and
-    whoever waits for a time is called, as by a clock that was set, to look at the time anew."""
+class VirtualClock(LoopClock):
+    """The engine's clock over the running loop's time: the real one, over a wall clock that tests may set.
 
-    def __init__(self) -> None:
+    `wall_offset` is how far the wall clock was set; a clock that is made afterwards (that of an engine that was started
+    anew) begins there. `offset` moves the engine's time itself, as seen by an owner that comes from another machine.
+    `begins`: the wall clock at the loop's zero, in seconds since the epoch.
+    """
+
+    def __init__(self, begins: float = EPOCH, wall_offset: float = 0.0) -> None:
+        self._begins = begins
+        self._wall_offset = wall_offset
         self._offset = 0.0
         self._armed: dict[_Armed, None] = {}
+        super().__init__(math.inf, wall=self.wall, passed=_loop_time)
+
+    def wall(self) -> float:
+        """What the wall clock shows."""
+        return self._begins + self._wall_offset + _loop_time()
+
+    @property
+    def wall_offset(self) -> float:
+        return self._wall_offset
+
+    @wall_offset.setter
+    def wall_offset(self, seconds: float) -> None:
+        self.now()
+        self._wall_offset = seconds
+        self._look_anew()
 
     @property
     def offset(self) -> float:
@@ -64,14 +86,29 @@ class VirtualClock:
     @offset.setter
     def offset(self, seconds: float) -> None:
         self._offset = seconds
+        self._look_anew()
+
+    def now(self) -> float:
+        return super().now() + self._offset
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
+        delay = self._delay(when)
+        if self._ahead:
+            at = _loop_time() + delay
+        else:  # to the very moment
+            at = when - self._begins - self._wall_offset - self._offset
+        return _Armed(self._armed, at, callback)
+
+    def _look_anew(self) -> None:
         for armed in list(self._armed):
             armed.ring_soon()
 
-    def now(self) -> float:
-        return EPOCH + self._offset + asyncio.get_running_loop().time()
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
-        return _Armed(self._armed, when - EPOCH - self._offset, callback)
+def _loop_time() -> float:
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:  # made before its loop runs: that is the loop's zero
+        return 0.0
 
 
 class _Armed:

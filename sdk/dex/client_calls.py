@@ -51,7 +51,6 @@ from dex.wire.service import (
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
-LONGEST_POLL: Final = 60.0
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 
@@ -62,17 +61,22 @@ class ClientOptions:
 
     request_timeout: how long one call is sent again while the service is unavailable, and may wait for an answer.
     Long polls may wait longer: for them it counts the time that the service was away.
+    longest_poll: how long one request of a long poll asks to wait; the client repeats it. Shorter ones suit a proxy that
+    ends idle connections.
     max_value_bytes: a value whose encoded size is above this is refused before it is sent.
     owns_service: closing the client closes the service that it was given. One that it found itself it closes anyway.
     """
 
     request_timeout: timedelta = timedelta(seconds=30)
+    longest_poll: timedelta = timedelta(seconds=60)
     max_value_bytes: int = DEFAULT_LIMIT
     owns_service: bool = False
 
     def __post_init__(self) -> None:
         if seconds_of("request_timeout", self.request_timeout) <= 0:
             raise ValueError(f"ClientOptions.request_timeout must be positive, got {self.request_timeout}")
+        if seconds_of("longest_poll", self.longest_poll) <= 0:
+            raise ValueError(f"ClientOptions.longest_poll must be positive, got {self.longest_poll}")
         if self.max_value_bytes <= 0:
             raise ValueError(f"ClientOptions.max_value_bytes must be positive, got {self.max_value_bytes}")
 
@@ -107,6 +111,7 @@ class ServiceCaller:
         self._service = service
         self._connect = connect
         self._patience = options.request_timeout.total_seconds()
+        self.longest_poll: Final = options.longest_poll.total_seconds()
         self._connecting: asyncio.Future[FlowService] | None = None
         self._owns_service = options.owns_service or service is None
         self._closed = False
@@ -167,15 +172,15 @@ class ServiceCaller:
         end = None if timeout is None else self._now() + timeout
 
         def poll_now(_: object = None) -> Request[AnswerT]:
-            left = LONGEST_POLL if end is None else max(end - self._now(), 0.0)
-            return make(min(left, LONGEST_POLL))
+            left = self.longest_poll if end is None else max(end - self._now(), 0.0)
+            return make(min(left, self.longest_poll))
 
         while True:
             request = poll_now()
             try:
                 return await self.call(request, again=poll_now)
             except LongPollTimeoutError:
-                if end is not None and (_poll_of(request) < LONGEST_POLL or self._now() >= end):
+                if end is not None and (_poll_of(request) < self.longest_poll or self._now() >= end):
                     raise
 
     async def is_serving(self, request: Request[Any]) -> bool:
@@ -246,7 +251,7 @@ class HistoryCursor:
             after = page.events[-1].number if page.events else request.after
             if page.more or (self._follow and not page.closed):
                 # Only a page that ends at the present is worth waiting behind.
-                wait = 0.0 if page.more else LONGEST_POLL
+                wait = 0.0 if page.more else self._caller.longest_poll
                 self._next = replace(request, run_id=page.run_id, after=after, wait=wait, place=page.place)
             else:
                 self._next = None
