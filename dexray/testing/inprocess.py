@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -47,6 +47,20 @@ class _Reporter:
         return self._port.clock.now()
 
 
+class AttemptWatcher(Protocol):
+    """Sees attempts from beside, and may decide how they end."""
+
+    def begins(self, task: AttemptTask) -> AttemptFailed | None:
+        """Before the handler's first line. A failure ends the attempt without it."""
+
+    def raised(self, task: AttemptTask, error: BaseException) -> None:
+        """What the attempt fails with, before it becomes data."""
+
+    def ended(self, task: AttemptTask, result: AttemptResult) -> AttemptResult:
+        """The result that the engine is to be told."""
+        ...
+
+
 class LocalAttempts(AttemptPort):
     """Runs attempts in the event loop: synchronous handlers in one go, asynchronous ones as tasks."""
 
@@ -55,8 +69,11 @@ class LocalAttempts(AttemptPort):
     service: FlowService | None = None
     """Who serves the clients that handlers make."""
 
-    def __init__(self, registry: Callable[[], Registry], clock: Clock, slots: int = 100) -> None:
+    def __init__(
+        self, registry: Callable[[], Registry], clock: Clock, slots: int = 100, watcher: AttemptWatcher | None = None
+    ) -> None:
         self.clock = clock
+        self._watcher = watcher
         self.canceled: set[AttemptKey] = set()
         self._interrupted: set[AttemptKey] = set()
         self._registry = registry
@@ -83,9 +100,14 @@ class LocalAttempts(AttemptPort):
 
     async def _run(self, task: AttemptTask) -> None:
         service = self.service
+        result: AttemptResult | None
         try:
-            with served_by(None if service is None else lambda: service):
-                result = await self._result(task)
+            result = self._watcher.begins(task) if self._watcher is not None else None
+            if result is None:
+                with served_by(None if service is None else lambda: service):
+                    result = await self._result(task)
+                if self._watcher is not None:
+                    result = self._watcher.ended(task, result)
         finally:
             self._running.pop(task.key, None)
             self.canceled.discard(task.key)
@@ -97,12 +119,16 @@ class LocalAttempts(AttemptPort):
 
     async def _result(self, task: AttemptTask) -> AttemptResult:
         reporter = _Reporter(self, task.key)
+        watcher = self._watcher
+        raised = None if watcher is None else lambda error: watcher.raised(task, error)
         self.sink.attempt_running(task.key)
         try:
             if task.is_async:
-                return await run_async(task, self._registry(), reporter)
-            return run_sync(task, self._registry(), reporter)
+                return await run_async(task, self._registry(), reporter, raised)
+            return run_sync(task, self._registry(), reporter, raised)
         except Exception as error:
+            if watcher is not None:
+                watcher.raised(task, error)
             return AttemptFailed(error_type=type(error).__qualname__, detail=str(error), kind="WORKER_CRASHED")
 
     def waiting_for(self, key: AttemptKey) -> str:
@@ -163,9 +189,10 @@ class InProcessEngine:
         settings: HostSettings | None = None,
         slots: int = 100,
         router: Router | None = None,
+        watcher: AttemptWatcher | None = None,
     ) -> None:
         self.registry = registry
-        self.attempts = LocalAttempts(lambda: self.registry, clock, slots)
+        self.attempts = LocalAttempts(lambda: self.registry, clock, slots, watcher)
         numbers = itertools.count(1)
         self.host = FlowHost(
             owner=owner,
@@ -189,6 +216,11 @@ class InProcessEngine:
     async def call(self, request: Request[AnswerT]) -> AnswerT:
         answer: Any = await self.host.call(request)  # type: ignore[arg-type]
         return answer  # type: ignore[no-any-return]
+
+    def deploy(self, registry: Registry, deployment_id: str) -> None:
+        """Newer code, for Flows that are under way too."""
+        self.registry = registry
+        self.host.deploy(registry.describe(deployment_id))
 
     async def close(self) -> None:
         """Ends in order."""

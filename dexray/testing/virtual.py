@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import selectors
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -15,16 +16,35 @@ T = TypeVar("T")
 EPOCH = 1_700_000_000.0  # when virtual time begins
 
 
+IO_PATIENCE = 0.02  # real seconds in which a peer may answer on a socket, each time that nothing else can happen
+
+
 class _JumpingSelector(selectors.SelectSelector):
-    """Never waits: what it was asked to wait for becomes a jump of the clock."""
+    """Never waits: what it was asked to wait for becomes a jump of the clock, or `at_rest` is called where that is set.
+
+    What happens outside of the loop takes real time: while calls are out in threads, time passes as it does.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.elapsed = 0.0
+        self.calls_in_threads = 0
+        self.at_rest: Callable[[], None] | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(0)
         if events or timeout == 0:
+            return events
+        if self.calls_in_threads:
+            began = time.monotonic()
+            events = super().select(timeout)
+            self.elapsed += time.monotonic() - began
+            return events
+        if self.at_rest is not None:
+            if len(self.get_map()) > 1:  # more than the loop's own wake-up pipe
+                events = super().select(IO_PATIENCE)
+            if not events:
+                self.at_rest()
             return events
         if timeout is None:
             raise RuntimeError("nothing can ever happen in this virtual loop: every task waits for another")
@@ -33,10 +53,11 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs everything in one thread, in virtual time. Calls in other threads have no place here."""
+    """Runs everything in one thread, in virtual time. Only what `run_in_executor` gives to threads takes real time."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
+        self._cut_short: BaseException | None = None
         super().__init__(self._jumping)
         # A timer fires when it is due within the resolution. That of the real clock is less than the gap between two
         # floats after a hundred days, and then no timer would ever be due.
@@ -48,6 +69,40 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def advance(self, seconds: float) -> None:
         """Moves the clock; timers that fall due fire in the loop's next turn."""
         self._jumping.elapsed += seconds
+
+    def advance_to(self, when: float) -> None:
+        """Moves the clock to a time of the loop; never back."""
+        self._jumping.elapsed = max(self._jumping.elapsed, when)
+
+    def run_to_rest(self) -> None:
+        """Runs everything that can happen without time passing. Raises what the loop was `cut_short` with."""
+        self._jumping.at_rest = self.stop
+        try:
+            self.run_forever()
+        finally:
+            self._jumping.at_rest = None
+        if self._cut_short is not None:
+            error, self._cut_short = self._cut_short, None
+            raise error
+
+    def cut_short(self, error: BaseException) -> None:
+        """Ends `run_to_rest` after this turn of the loop."""
+        self._cut_short = error
+        self.stop()
+
+    def next_timer(self) -> float | None:
+        """The time of the loop at which a timer is due, None when there is none."""
+        handles: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        return min((handle.when() for handle in handles if not handle.cancelled()), default=None)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        self._jumping.calls_in_threads += 1
+        future.add_done_callback(self._thread_is_back)
+        return future
+
+    def _thread_is_back(self, _: object) -> None:
+        self._jumping.calls_in_threads -= 1
 
 
 class VirtualClock(LoopClock):

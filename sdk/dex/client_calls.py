@@ -61,8 +61,8 @@ class ClientOptions:
 
     request_timeout: how long one call is sent again while the service is unavailable, and may wait for an answer.
     Long polls may wait longer: for them it counts the time that the service was away.
-    longest_poll: how long one request of a long poll asks to wait; the client repeats it. Shorter ones suit a proxy that
-    ends idle connections.
+    longest_poll: how long one request of a long poll asks to wait; the client repeats it. Shorter ones suit a proxy
+    that ends idle connections.
     max_value_bytes: a value whose encoded size is above this is refused before it is sent.
     owns_service: closing the client closes the service that it was given. One that it found itself it closes anyway.
     """
