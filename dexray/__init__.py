@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from dexray.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
-    from dexray.cluster.connect import connect, connect_async, default_service, open_service
+    from dexray.cluster.connect import connect, connect_async, default_service, keep_ray, open_service
 
 __version__ = "0.1.0"
-__all__ = ["Settings", "SettingsError", "connect", "connect_async", "default_service", "open_service"]
+__all__ = ["Settings", "SettingsError", "connect", "connect_async", "default_service", "keep_ray", "open_service"]
 
 
 def __getattr__(name: str) -> Any:
     # Ray takes a second to import: only those who connect pay for it.
-    if name in ("connect", "connect_async", "default_service", "open_service"):
+    if name in ("connect", "connect_async", "default_service", "keep_ray", "open_service"):
         from dexray.cluster import connect as module
 
         return getattr(module, name)

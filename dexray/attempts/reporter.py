@@ -36,8 +36,8 @@ class Reporter(Protocol):
 
 
 class SteadyTime:
-    """UTC as it was when this was made, and from there on by a clock that nobody sets: an hour by which the wall clock is
-    set is no hour that an attempt has run."""
+    """UTC as it was when this was made, and from there on by a clock that nobody sets: an attempt has not run for an
+    hour because the wall clock was set by one."""
 
     __slots__ = ("_offset",)
 

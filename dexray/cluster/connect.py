@@ -109,6 +109,14 @@ def open_service(
     return Engine.open(_arguments(database, address, namespace, settings))
 
 
+def keep_ray(*, address: str | None = None, **settings: Any) -> Stay:
+    """Finds or starts Ray as `connect` does, and keeps it until `.leave()` is called on the answer: an embedded Ray
+    goes on between one engine and the next.
+    """
+    found, _ = resolve({"address": address, **settings})
+    return session.enter(found, meanwhile=_load_engine)
+
+
 def default_service() -> FlowService:
     """What a Client works with when it was given no service: the engine that the settings name, without deploying
     anything.

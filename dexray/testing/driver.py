@@ -97,25 +97,22 @@ class Driver:
             self._rest_beside()
             while not task.done():
                 if await self._others_had_a_turn() and not task.done():
-                    with _beside_the_running_loop():
-                        self._let_time_pass(began)
+                    await self._let_time_pass_beside(task, began)
                 else:
                     self._rest_beside()
+            return task.result()
+        finally:
+            if not task.done():
+                with _beside_the_running_loop():
+                    self._give_up(task)
+
+    async def _let_time_pass_beside(self, task: asyncio.Task[Any], began: float) -> None:
+        try:
+            with _beside_the_running_loop():
+                self._let_time_pass(began)
         except WaitsForever:
             if not await self._somebody_else_calls(task):
-                self._give_up_beside(task)
                 raise
-            return await self._rest_of(task, began)
-        except BaseException:
-            self._give_up_beside(task)
-            raise
-        return task.result()
-
-    async def _rest_of(self, task: asyncio.Task[T], began: float) -> T:
-        async def same() -> T:
-            return await task
-
-        return await self.await_(same)
 
     async def _others_had_a_turn(self) -> bool:
         """False when one of them has made a call."""
@@ -126,17 +123,14 @@ class Driver:
 
     async def _somebody_else_calls(self, task: asyncio.Task[Any]) -> bool:
         calls, until = self._calls, time.monotonic() + _REAL_PATIENCE
-        while calls == self._calls and not task.done() and time.monotonic() < until:
+        # What they wait for is real, and not to be seen from here.
+        while calls == self._calls and not task.done() and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         return calls != self._calls or task.done()
 
     def _rest_beside(self) -> None:
         with _beside_the_running_loop():
             self._rest()
-
-    def _give_up_beside(self, task: asyncio.Task[Any]) -> None:
-        with _beside_the_running_loop():
-            self._give_up(task)
 
     # Both -------------------------------------------------------------------------------------------------------------
 
@@ -178,8 +172,9 @@ class Driver:
     def _give_up(self, task: asyncio.Task[Any]) -> None:
         """The call is over for its caller; what else there is to say of the engine was said."""
         task.cancel()
-        for _ in range(3):
-            self.loop.run_until_complete(asyncio.wait({task}, timeout=0.0))
+        for _ in range(_TURNS):
+            if not task.done():
+                self.loop.run_until_complete(asyncio.sleep(0))
         if task.done() and not task.cancelled():
             task.exception()
 

@@ -234,7 +234,7 @@ class FlowTest(Looking):
         return datetime.fromtimestamp(self._at_the_engine(lambda clock: clock.now()), UTC)
 
     def advance(self, duration: timedelta | float) -> None:
-        """Lets time pass: whatever falls due meanwhile happens, each thing at its time. duration: seconds if a number."""
+        """Lets time pass: whatever falls due meanwhile happens, each thing at its time. A number means seconds."""
         self._driver.advance(_seconds(duration))
 
     def step_wall_clock(self, by: timedelta | float) -> None:
@@ -341,7 +341,8 @@ class FlowTest(Looking):
     def begins(self, task: AttemptTask) -> AttemptFailed | None:
         """Of the engine's: an attempt begins."""
         self._attempts_at_rest += 1
-        if self._attempts_at_rest == BUSY:
+        if self._attempts_at_rest >= BUSY:
+            self._attempts_at_rest = 0
             self._driver.loop.cut_short(
                 NeverAtRest(
                     f"{BUSY:,} attempts ran without time passing, the last one of {task.key.step_execution_id} of Flow "
@@ -436,7 +437,9 @@ class _ProblemLog(logging.Handler):
 
 def _ends_the_test(error: BaseException) -> bool:
     """Meant for whoever runs the test, not for the engine: Ctrl-C, `quit` in the debugger, pytest.fail and the like."""
-    return isinstance(error, KeyboardInterrupt | bdb.BdbQuit) or type(error).__module__ == "_pytest.outcomes"
+    if isinstance(error, Exception):
+        return isinstance(error, bdb.BdbQuit)
+    return not isinstance(error, SystemExit | GeneratorExit | asyncio.CancelledError)
 
 
 def _seconds(duration: timedelta | float, may_be_negative: bool = False) -> float:

@@ -24,7 +24,8 @@ from dexray.engine.residents import revive
 from dexray.journal.interface import Journal
 from dexray.machine import events
 from dexray.machine.describe import waits_for
-from dexray.machine.state import BACKOFF, WAITING, Flow, FlowState, decode_checkpoint
+from dexray.machine.evolve import evolve
+from dexray.machine.state import BACKOFF, WAITING, Flow, FlowState, Message, decode_checkpoint
 from dexray.testing.errors import FlowTestError
 
 T = TypeVar("T")
@@ -438,10 +439,21 @@ class _Run:
 
     def messages(self, name: str, value_type: Any) -> list[Any]:
         where = f"message of Channel {name!r}"
-        return [self._decode(message.value, value_type, where) for message in self.state.channels.get(name, ())]
+        return [self._decode(message.value, value_type, where) for message in self._channels().get(name, ())]
 
     def channel_sizes(self) -> dict[str, int]:
-        return {name: len(queue) for name, queue in self.state.channels.items()}
+        return {name: len(queue) for name, queue in self._channels().items()}
+
+    def _channels(self) -> dict[str, list[Message]]:
+        """Those of a closed Flow as they were when it closed: its state has forgotten them."""
+        if not self.flow.is_closed:
+            return self.state.channels
+        flow = Flow()
+        for at, event in self._events():
+            if isinstance(event, events.FlowClosed):
+                break
+            evolve(flow, event, at)
+        return flow.state.channels
 
     def attributes(self) -> dict[str, Any]:
         known = self._registry.definition(self.state.flow_type).attributes
@@ -453,7 +465,9 @@ class _Run:
     def story(self, now: datetime) -> str:
         state = self.state
         error = f" ({state.error_type}: {state.error_message})" if state.error_type else ""
-        lines = [f"Flow {state.flow_id!r} of type {state.flow_type} is {state.status}{error} at {now:%Y-%m-%d %H:%M:%S}"]
+        lines = [
+            f"Flow {state.flow_id!r} of type {state.flow_type} is {state.status}{error} at {now:%Y-%m-%d %H:%M:%S}"
+        ]
         parts: list[tuple[str, Sequence[Any]]] = [
             ("Steps run", self.ended()),
             ("open Steps", self.open()),

@@ -86,9 +86,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             raise error
 
     def cut_short(self, error: BaseException) -> None:
-        """Ends `run_to_rest` after this turn of the loop."""
+        """Ends `run_to_rest`, this one or the next, after a turn of the loop."""
         self._cut_short = error
-        self.stop()
+        if self._jumping.at_rest is not None:
+            self.stop()
 
     def next_timer(self) -> float | None:
         """The time of the loop at which a timer is due, None when there is none."""
@@ -100,6 +101,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumping.calls_in_threads += 1
         future.add_done_callback(self._thread_is_back)
         return future
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        self._jumping.calls_in_threads += 1  # it is a thread that waits for the others
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._jumping.calls_in_threads -= 1
 
     def _thread_is_back(self, _: object) -> None:
         self._jumping.calls_in_threads -= 1
