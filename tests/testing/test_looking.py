@@ -234,7 +234,7 @@ def test_a_failed_assertion_tells_the_whole_story() -> None:
             "  Steps run:\n"
             "    Quote-1(Item(name='shoes', count=14)) next\n"
             "  open Steps:\n"
-            "    Approve-1(42) waiting: 1 message on approval or Timer until 2023-12-14T22:13:20+00:00\n"
+            f"    Approve-1(42) waiting: {test.open_steps('order')[0].waits_for}\n"
             "  timers pending:\n"
             "    timer 'patience' of Approve-1 in 30 days, 0:00:00\n"
             "  Attributes:\n"
