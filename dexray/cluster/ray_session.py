@@ -21,7 +21,6 @@ end this process a minute later, and a notebook with it, so we look, and leave i
 from __future__ import annotations
 
 import atexit
-import concurrent.futures
 import logging
 import os
 import queue
@@ -32,7 +31,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import ray
 from ray.exceptions import RayError
@@ -185,45 +184,74 @@ class RaySession:
             self._end()
 
 
+class Submitted(Generic[T]):
+    """A call on its way. Its end is a bare lock: an interrupt may come between any two instructions, and leaves the
+    Condition of a Future locked, or unlocks it twice.
+    """
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._result.append(self._call())
+        except BaseException as error:
+            self._error = error
+        self._running.release()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it has ended, after at most so long."""
+        ended = self._running.acquire(timeout=-1 if seconds is None else seconds)
+        if ended:
+            self._running.release()
+        return ended
+
+    def outcome(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
 class LastingThread:
     """A daemon thread, started when it is needed, that runs calls one after the other and lasts as the process does."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Submitted[Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @property
     def is_started(self) -> bool:
         return self._thread is not None
 
-    def submit(self, call: Callable[[], T]) -> concurrent.futures.Future[T]:
+    def submit(self, call: Callable[[], T]) -> Submitted[T]:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="dexray-ray", daemon=True)
             self._thread.start()
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._calls.put((future, call))
-        return future
+        submitted = Submitted(call)
+        self._calls.put(submitted)
+        return submitted
 
-    def wait(self, future: concurrent.futures.Future[T]) -> T:
+    def wait(self, submitted: Submitted[T]) -> T:
         """What the call returned or raised. An interrupt goes on only when the call has ended, or after a while."""
         try:
-            return future.result()
+            submitted.wait()
         except KeyboardInterrupt:
-            concurrent.futures.wait([future], timeout=INTERRUPTED_WAIT)
+            submitted.wait(INTERRUPTED_WAIT)
             raise
+        return submitted.outcome()
 
     def settle(self, seconds: float | None = None) -> None:
         """Waits until what was submitted has ended, for at most so long."""
         if self._thread is not None:
-            concurrent.futures.wait([self.submit(lambda: None)], timeout=seconds)
+            self.submit(lambda: None).wait(seconds)
 
     def _run(self) -> None:
         while True:
-            future, call = self._calls.get()
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
+            self._calls.get().run()
 
 
 def answers(address: str) -> bool:

@@ -9,7 +9,9 @@ thread is the portal.
   the loop is stopped and what still runs in it is cancelled, with a bound on the time that takes.
 - Any thread may call, also one whose own event loop is running (a notebook's). Only the portal's own thread may not,
   as it would wait for itself.
-- An interrupt of the waiting thread (KeyboardInterrupt) cancels the coroutine and leaves the portal as it was.
+- An interrupt of the waiting thread (KeyboardInterrupt) cancels the coroutine and leaves the portal as it was. It may
+  come between any two instructions, and Python's own futures don't bear that: their Condition is left locked, or is
+  unlocked twice. So a call waits for a bare lock, which an interrupt finds taken or not taken and nothing in between.
 - A thread does not survive a fork. A portal that had started in the parent refuses in the child, before it touches a
   lock.
 """
@@ -18,11 +20,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,19 +57,22 @@ class Portal:
         RuntimeError: the portal is closed, belongs to another process, or is called from its own thread.
         """
         self._check_process()
+        call: _Call[T] = _Call(functools.partial(function, *args, **kwargs))
         # Under the lock, so that nothing is put into a loop that close() has already told to stop: it would never run.
         with self._lock:
             loop = self._open_loop()
-            future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), loop)
+            loop.call_soon_threadsafe(call.begin)
         try:
-            return future.result()
-        except concurrent.futures.CancelledError:
+            call.wait()
+        except BaseException:
+            loop.call_soon_threadsafe(call.cancel)
+            raise
+        try:
+            return call.outcome()
+        except asyncio.CancelledError:
             if self._closed:
                 raise RuntimeError(f"the {self._owner} was closed while a call was running in it") from None
-            raise
-        except BaseException:
-            future.cancel()
-            raise
+            raise concurrent.futures.CancelledError from None
 
     def close_after(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a last coroutine, when the portal is still open and this is its process, and closes."""
@@ -118,6 +124,59 @@ class Portal:
                 f"await an Async{self._owner} there"
             )
         return self._loop
+
+
+class _Call(Generic[T]):
+    """One call of a coroutine function: `begin` and `cancel` in the loop, `wait` and `outcome` in the calling thread.
+
+    The task never gets into the calling thread's hands: letting go of it calls weakref callbacks, and an interrupt that
+    comes during one of those is swallowed.
+    """
+
+    def __init__(self, function: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._function = function
+        self._task: asyncio.Task[T] | None = None
+        self._is_cancelled = False
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self._running = threading.Lock()
+        self._running.acquire()
+
+    def begin(self) -> None:
+        if self._is_cancelled:
+            return
+        try:
+            self._task = asyncio.get_running_loop().create_task(self._function())
+        except BaseException as error:  # the arguments don't fit the function
+            self._task = asyncio.get_running_loop().create_task(_raise(error))
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        self._task = None
+        if task.cancelled():
+            self._error = asyncio.CancelledError()
+        else:
+            self._error = task.exception()
+            if self._error is None:
+                self._result.append(task.result())
+        self._running.release()
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def wait(self) -> None:
+        self._running.acquire()
+
+    def outcome(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
+async def _raise(error: BaseException) -> Any:
+    raise error
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -15,6 +15,7 @@ answer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from types import TracebackType
@@ -39,7 +40,9 @@ from dex.wire.service import DescribeFlow, FlowDescription, FlowService, History
 
 __all__ = ["AsyncClient", "ClientOptions"]
 
-StartT = TypeVar("StartT")
+Startlogger = logging.getLogger("dex")
+
+T = TypeVar("StartT")
 T = TypeVar("T")
 
 
@@ -83,7 +86,12 @@ class AsyncClient(ControlCalls, RpcCalls, SearchCalls, StreamCalls):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except Exception:
+            if error is None:
+                raise
+            logger.warning("the client could not be closed in order, which harms no Flow", exc_info=True)
 
     async def close(self) -> None:
         """Ends the client. Again: does nothing. Flows go on.

@@ -7,6 +7,7 @@ this one's too. How the thread behaves (forks, interrupts, notebooks, programs t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import timedelta
 from types import TracebackType
@@ -38,7 +39,9 @@ from dex.wire.service import FlowDescription, FlowService, HistoryEvent
 
 __all__ = ["Client", "ClientOptions"]
 
-StartT = TypeVar("StartT")
+Startlogger = logging.getLogger("dex")
+
+T = TypeVar("StartT")
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 T = TypeVar("T")
@@ -80,7 +83,12 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+            logger.warning("the client could not be closed in order, which harms no Flow", exc_info=True)
 
     def close(self) -> None:
         """Ends the client and its thread. Again: does nothing. Flows go on."""

@@ -117,7 +117,7 @@ class TestCtrlC:
     def test_while_flows_run_it_ends_a_program_and_all_of_ray(self, program: Callable[[str], Program]) -> None:
         running = program("with client:\n    client.wait_for_flow('slow')\n")
         running.ctrl_c()
-        assert running.ends() in (-signal.SIGINT, 130)
+        assert running.ends() in (-signal.SIGINT, 130), running.stderr
         running.wait_gone()
         assert running.stderr.strip().endswith("KeyboardInterrupt")
 

@@ -202,3 +202,11 @@ def test_a_program_that_closes_nothing_still_ends() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "last line\n"
+
+
+def test_an_interrupt_at_any_moment_leaves_the_portal_as_it_was() -> None:
+    rounds = 3_000
+    program = [sys.executable, "-m", "tests.dex.interrupted_calls", str(rounds), "1"]
+    answer = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert answer.stderr == ""
+    assert answer.stdout.strip() == str(rounds)
