@@ -331,7 +331,9 @@ class RayAttempts(AttemptPort):
             parcel = self._code.parcel(handout.deployment_id, self._life)
             if parcel is None:
                 raise LookupError(f"the code of deployment {handout.deployment_id} was dropped")
-            data = encode_lot(self._life, {handout.token: handout.task}, time.time(), announce=True)
+            data = encode_lot(
+                self._life, {handout.token: handout.task}, time.time(), announce=True, namespace=self._namespace
+            )
             self._detached.send(handout, parcel, data)
         except Exception as error:
             logger.warning("Ray refuses the detached attempt %s: %s", handout.key, error)

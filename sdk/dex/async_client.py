@@ -40,9 +40,9 @@ from dex.wire.service import DescribeFlow, FlowDescription, FlowService, History
 
 __all__ = ["AsyncClient", "ClientOptions"]
 
-Startlogger = logging.getLogger("dex")
+logger = logging.getLogger("dex")
 
-T = TypeVar("StartT")
+StartT = TypeVar("StartT")
 T = TypeVar("T")
 
 

@@ -39,9 +39,9 @@ from dex.wire.service import FlowDescription, FlowService, HistoryEvent
 
 __all__ = ["Client", "ClientOptions"]
 
-Startlogger = logging.getLogger("dex")
+logger = logging.getLogger("dex")
 
-T = TypeVar("StartT")
+StartT = TypeVar("StartT")
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 T = TypeVar("T")

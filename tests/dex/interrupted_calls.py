@@ -1,4 +1,4 @@
-"""A program for `test_portal`: calls through a portal, interrupted at moments of all kinds. Prints what came of them."""
+"""A program for `test_portal`: calls through a portal that are interrupted at moments of all kinds."""
 
 from __future__ import annotations
 
