@@ -22,12 +22,72 @@ def load_flow(target: str) -> tuple[Registry, Flow[Any]]:
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise UsageProblem(f"{target!r} is no target: write module:Flow or path/to/file.py:Flow")
-    module = _load_file(Path(place)) if place.endswith(".py") else _import(place)
+    module = _module(place)
+    return _flow(module, target, _named(module, place, name))
+
+
+def load_flows(target: str) -> tuple[Registry, tuple[str, ...]]:
+    """A Registry, and the types of the Flows in it that a target names.
+
+    `module:Flow` names one, `module:registry` all of a Registry, and `module` or `path/to/file.py` all of the module:
+    those of its Registry, or without one the Flows that are defined in it. Raises as `load_flow`.
+    """
+    place, _, name = target.rpartition(":") if not target.endswith(".py") else (target, "", "")
+    if not place:
+        place, name = name, ""
+    if not place:
+        raise UsageProblem(f"{target!r} is no target: write module, module:Flow or path/to/file.py:Flow")
+    module = _module(place)
+    if name:
+        found = _named(module, place, name)
+        if isinstance(found, Registry):
+            return found, tuple(found.flows)
+        registry, flow = _flow(module, target, found)
+        return registry, (flow.get_flow_type(),)
+    registries = [value for value in vars(module).values() if isinstance(value, Registry)]
+    distinct = list({id(registry): registry for registry in registries}.values())
+    if len(distinct) > 1:
+        names = [name for name, value in vars(module).items() if isinstance(value, Registry)]
+        raise UsageProblem(f"{place} has several Registries ({', '.join(names)}): name one, as {place}:{names[0]}")
+    registry = distinct[0] if distinct else Registry(_flows_of(module, place), allow_async_handlers=True)
+    return registry, tuple(registry.flows)
+
+
+def _module(place: str) -> ModuleType:
+    return _load_file(Path(place)) if place.endswith(".py") else _import(place)
+
+
+def _named(module: ModuleType, place: str, name: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
             raise UsageProblem(f"{place} has no {name!r}{_instead(module)}")
         found = getattr(found, part)
+    return found
+
+
+def _flows_of(module: ModuleType, place: str) -> list[Flow[Any]]:
+    """The Flows of a module without a Registry: instances, and classes of its own that can be made."""
+    flows: dict[str, Flow[Any]] = {}
+    for value in vars(module).values():
+        if isinstance(value, Flow):
+            flows[value.get_flow_type()] = value
+    for value in vars(module).values():
+        if not isinstance(value, type) or not issubclass(value, Flow) or value.__module__ != module.__name__:
+            continue
+        if any(type(flow) is value for flow in flows.values()):
+            continue
+        try:
+            flow = value()
+        except TypeError:
+            continue  # it takes arguments: instances of it count
+        flows.setdefault(flow.get_flow_type(), flow)
+    if not flows:
+        raise UsageProblem(f"{place} has no Flow that can be made without arguments: name an instance, as module:flow")
+    return list(flows.values())
+
+
+def _flow(module: ModuleType, target: str, found: Any) -> tuple[Registry, Flow[Any]]:
     kind = found if isinstance(found, type) else type(found)
     if not issubclass(kind, Flow):
         raise UsageProblem(f"{target} is no Flow but {found!r}{_instead(module)}")

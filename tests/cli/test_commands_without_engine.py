@@ -80,7 +80,7 @@ def test_version_names_what_runs(dexray: Shell) -> None:
 
 def test_help_names_every_command(dexray: Shell) -> None:
     shown = dexray("--help").out
-    for name in ("demo", "run", "flow", "config", "version"):
+    for name in ("demo", "run", "flow", "visualize", "config", "version"):
         assert name in shown
     shown = dexray("flow", "--help").out
     for name in ("list", "show", "publish", "stop"):
