@@ -84,10 +84,12 @@ def overlapping(spans: list[tuple[float, float]]) -> list[tuple[tuple[float, flo
 
 @dataclass
 class Stage:
-    """Plays an example again and again in one world, with other inputs and other events."""
+    """Plays an example again and again in one world, with other inputs and other events. slots: how many attempts run
+    at a time; with one, a Step that is started last begins to wait when all that it waits for has arrived."""
 
     world: World
     example: Example
+    slots: int = 100
     played: int = 0
 
     async def play(
@@ -100,7 +102,7 @@ class Stage:
     ) -> Story:
         """Plays it to its end; `meanwhile` happens beside it. status: how it must end, None: anyhow."""
         if self.played == 0:
-            await self.world.deploy(*self.example.flows)
+            await self.world.deploy(*self.example.flows, slots=self.slots)
         self.played += 1
         name = f"play-{self.played}"
         flow_id = self.world.id(name)

@@ -194,6 +194,12 @@ async def test_a_thread_merge_makes_one_thread_of_each_three(world: World) -> No
 
 
 @scenario()
+async def test_a_thread_merge_takes_no_more_than_three_when_all_threads_are_there_before_it(world: World) -> None:
+    story = await Stage(world, wcp_41_thread_merge.example, slots=1).play([Task(str(egg), 1.0) for egg in range(6)])
+    assert story.outputs == [["0", "1", "2"], ["3", "4", "5"]]
+
+
+@scenario()
 async def test_a_thread_split_starts_the_given_number_of_threads_and_each_goes_its_whole_way(world: World) -> None:
     stage = Stage(world, wcp_42_thread_split.example)
     for number in (1, 2, 7):

@@ -77,6 +77,20 @@ async def test_a_structured_join_fires_once_a_round_on_the_first_and_begins_the_
 
 @pytest.mark.parametrize(
     ("example", "needed"),
+    [(wcp_09_structured_discriminator.example, 1), (wcp_30_structured_partial_join.example, 2)],
+    ids=["discriminator", "partial join"],
+)
+@scenario()
+async def test_a_structured_join_takes_no_more_than_it_needs_when_all_have_arrived_before_it_waits(
+    world: World, example: Example, needed: int
+) -> None:
+    rounds = [round_of(number, (1.0, 1.0, 1.0)) for number in (0, 1)]
+    story = await Stage(world, example, slots=1).play(rounds)
+    assert [len(taken) if isinstance(taken, list) else 1 for taken in story.outputs] == [needed, needed]
+
+
+@pytest.mark.parametrize(
+    ("example", "needed"),
     [(wcp_28_blocking_discriminator.example, 1), (wcp_31_blocking_partial_join.example, 2)],
     ids=["discriminator", "partial join"],
 )
