@@ -8,10 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from dex import ValueMappingError
+from dex import ValueMappingError, quoted
+from dex.explain import explained
 from dex.names import check_instance, physical_name
 from dex.values import CodecRegistry, detach
-from dex.wire.service import DescribeFlow, FlowEntry, GetHistory, HistoryEvent, ListFlows, Publish, StopFlow
+from dex.wire.service import (
+    CountFlows,
+    DescribeFlow,
+    FlowEntry,
+    GetHistory,
+    HistoryEvent,
+    ListFlows,
+    Publish,
+    SearchFlows,
+    StopFlow,
+)
 from dexray.cli import engine
 from dexray.cli.options import Address, Database, Debug, FlowId, Json, Namespace, Place
 from dexray.cli.picture import flow_picture
@@ -23,6 +34,10 @@ from dexray.cli.terminal import command
 app = typer.Typer(
     help="List Flows, look at one, send it a message, stop it.", no_args_is_help=True, rich_markup_mode=None
 )
+
+
+Query = Annotated[str, typer.Option("--query", "-q", metavar="QUERY", help="What runs must be: see docs/search.md.")]
+EveryRun = Annotated[bool, typer.Option("--every-run", help="Earlier runs of a Flow ID too.")]
 
 
 class Status(StrEnum):
@@ -43,6 +58,8 @@ class StopType(StrEnum):
 def list_flows(
     status: Annotated[Status | None, typer.Option(help="Only runs of this status.", case_sensitive=False)] = None,
     flow_type: Annotated[str, typer.Option("--type", metavar="FLOW_TYPE", help="Only runs of this Flow type.")] = "",
+    query: Query = "",
+    every_run: EveryRun = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page.")] = 50,
     page: Annotated[str, typer.Option(metavar="TOKEN", help="The page that the one before named.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="All pages at once.")] = False,
@@ -52,19 +69,28 @@ def list_flows(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List runs of Flows, newest first."""
+    """List the latest run of each Flow, newest first; with --query those that it finds.
+
+    dexray flow list --query "FlowType = 'Order' AND city IN ('Rome', 'Oslo') AND NOT ExecutionStatus = 'Failed'"
+    """
     with command(json=json, debug=debug) as terminal:
         flows: list[FlowEntry] = []
         with engine.session(Place(database, address, namespace)) as session:
             while True:
-                answer = session.ask(
-                    ListFlows(
-                        status="" if status is None else status.name,
-                        flow_type=flow_type,
-                        page_size=limit,
-                        page_token=page,
+                if every_run:
+                    answer = session.ask(
+                        SearchFlows(query=_joined(query, status, flow_type), page_size=limit, page_token=page)
                     )
-                )
+                else:
+                    answer = session.ask(
+                        ListFlows(
+                            query=query,
+                            status="" if status is None else status.name,
+                            flow_type=flow_type,
+                            page_size=limit,
+                            page_token=page,
+                        )
+                    )
                 flows.extend(answer.flows)
                 page = answer.next_page_token
                 if not everything or not page:
@@ -77,6 +103,32 @@ def list_flows(
         terminal.result({"flows": data_of(flows), "next_page_token": page}, shown)
         if page:
             terminal.remark(f"There are more: --page {page}")
+
+
+def _joined(query: str, status: Status | None, flow_type: str) -> str:
+    parts = [
+        f"({query})" if query.strip() else "",
+        f"ExecutionStatus = '{status.name}'" if status is not None else "",
+        f"FlowType = {quoted(flow_type)}" if flow_type else "",
+    ]
+    return " AND ".join(part for part in parts if part)
+
+
+@app.command("count")
+def count_flows(
+    query: Query = "",
+    every_run: EveryRun = False,
+    database: Database = None,
+    address: Address = None,
+    namespace: Namespace = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Count Flows by their latest run; with --query those that it finds."""
+    with command(json=json, debug=debug) as terminal:
+        with engine.session(Place(database, address, namespace)) as session:
+            count = session.ask(CountFlows(query=query, latest_only=not every_run)).count
+        terminal.result({"query": query, "count": count}, str(count))
 
 
 @app.command("show")
@@ -95,7 +147,8 @@ def show_flow(
         with engine.session(Place(database, address, namespace)) as session:
             description = session.ask(DescribeFlow(flow_id=flow_id))
             last = _last_events(session, description.flow_id, description.run_id, events)
-        data: dict[str, Any] = {**data_of(description), "events": data_of(last)}
+        why = list(explained(description))
+        data: dict[str, Any] = {**data_of(description), "explain": why, "events": data_of(last)}
         terminal.result(data, *flow_picture(terminal, description, last))
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from dex.explain import explained
 from dex.wire.service import FlowDescription, HistoryEvent, StepDescription
 from dexray.cli.readable import compact, duration, moment
 from dexray.cli.terminal import Terminal
@@ -26,6 +28,8 @@ def flow_picture(
     if flow.steps:
         yield _title("Open Steps")
         yield from _table(terminal, _steps(terminal, flow.steps, now))
+        for sentence in explained(replace(flow, problem="")):  # it was told above
+            yield Text(f"  {sentence}")
     if flow.channels:
         table = terminal.table("Channel", "messages")
         for name, count in sorted(flow.channels.items()):
@@ -66,16 +70,10 @@ def _head(flow: FlowDescription, now: float) -> Text:
 
 
 def _steps(terminal: Terminal, steps: tuple[StepDescription, ...], now: float) -> Table:
-    table = terminal.table("Step", "phase", "attempt", "since", "waits for", "last failure")
+    table = terminal.table("Step", "phase", "attempt", "for")
     for step in steps:
-        failure = step.last_failure
         table.add_row(
-            step.step_execution_id,
-            f"{step.phase} {step.method}",
-            str(step.attempt),
-            duration(now - step.since),
-            step.waits_for,
-            "" if failure is None else f"attempt {failure.attempt}: {failure.error_type}: {compact(failure.detail)}",
+            step.step_execution_id, f"{step.phase} {step.method}", str(step.attempt), duration(now - step.since)
         )
     return table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +23,8 @@ def data_of(value: Any) -> Any:
         return {str(key): data_of(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [data_of(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no form for it
+        return str(value)
     return value
 
 

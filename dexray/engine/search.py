@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from dex.names import SEARCH_FIELDS
 from dex.wire import service as s
 from dex.wire.service import ServiceError
 from dexray.journal.interface import FoundRun, IndexEntry
 from dexray.search import And, BadQuery, Condition, RunTest, comparisons_of, parse, resolve
-from dexray.search.conditions import IN, RESERVED_KEYS
+from dexray.search.conditions import IN
 
 if TYPE_CHECKING:
     from dexray.engine.host import FlowHost
@@ -68,7 +69,7 @@ async def _condition(host: FlowHost, query: str) -> Condition:
         tree = parse(query)
         types = _deployed_types(host)
         asked = {comparison.name for comparison in comparisons_of(tree)}
-        elsewhere = asked - types.keys() - RESERVED_KEYS
+        elsewhere = asked - types.keys() - SEARCH_FIELDS
         if elsewhere:
             types.update(await look_up(host, lambda: host.journal.index_types(sorted(elsewhere))))
         return resolve(tree, query, types)

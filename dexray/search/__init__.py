@@ -18,7 +18,6 @@ What holds
 
 from dexray.search.conditions import (
     ACTIVE_STEP_TYPES,
-    RESERVED_KEYS,
     And,
     Condition,
     KeyTest,
@@ -32,7 +31,6 @@ from dexray.search.words import as_word, words_of
 
 __all__ = [
     "ACTIVE_STEP_TYPES",
-    "RESERVED_KEYS",
     "And",
     "BadQuery",
     "Condition",

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+from dex.names import SEARCH_FIELDS
 from dexray.search.syntax import BadQuery, Comparison, Conjunction, Disjunction, Literal, Negation, Tree
 from dexray.search.words import as_word, microseconds, moment_of, words_of
 
@@ -98,8 +99,7 @@ _FIELDS: Final[dict[str, _Field]] = {
     "DexParentFlowID": _Field("parent", "text", True),
     "ParentFlowId": _Field("parent", "text", True),
 }
-RESERVED_KEYS: Final = frozenset({*_FIELDS, ACTIVE_STEP_TYPES})
-"""Names of fields, which no index key can have."""
+assert {*_FIELDS, ACTIVE_STEP_TYPES} == SEARCH_FIELDS
 
 STATUSES: Final = ("RUNNING", "COMPLETED", "FAILED", "CANCELED", "TERMINATED", "CONTINUED_AS_NEW")
 
@@ -172,7 +172,7 @@ class _Resolver:
         return fitting[0] if len(fitting) == 1 else Or(tuple(fitting))
 
     def _unknown(self, asked: Comparison) -> BadQuery:
-        known = sorted({*RESERVED_KEYS, *self._types})
+        known = sorted({*SEARCH_FIELDS, *self._types})
         near = difflib.get_close_matches(asked.name, known, 1) or [
             name for name in known if name.casefold() == asked.name.casefold()
         ]

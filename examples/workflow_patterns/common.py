@@ -66,7 +66,7 @@ async def story(client: AsyncClient, flow_id: str) -> list[str]:
     began: float | None = None
     async for event in client.history(flow_id):
         began = event.at if began is None else began
-        if event.kind in ("StepCompleted", "StepCancelled", "StepFailed"):
+        if event.kind in ("StepCompleted", "StepCancelled", "StepExecuteFailed", "StepWaitForFailed"):
             lines.append(f"{event.at - began:6.2f} s  {event.kind[4:].lower():9}  {event.step_execution_id}")
     return lines
 

@@ -9,6 +9,7 @@ bool, and as None for everything else.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, get_origin, overload
 
@@ -50,10 +51,26 @@ class IndexType(Enum):
     DATETIME = "DATETIME"
 
 
+_LISTS: Final = (IndexType.KEYWORD_ARRAY,)
+_INDEX_TYPES: Final[dict[object, tuple[IndexType, ...]]] = {
+    str: (IndexType.KEYWORD, IndexType.FULL_TEXT, IndexType.DATETIME),
+    int: (IndexType.INT, IndexType.DOUBLE),
+    float: (IndexType.DOUBLE,),
+    bool: (IndexType.BOOL,),
+    bytes: (),
+    datetime: (IndexType.DATETIME,),
+    **dict.fromkeys((list, tuple, set, frozenset), _LISTS),
+}
+"""What values of common types can be indexed as. Of others it is only known when there is one."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttributeIndex:
     """Makes an Attribute searchable under `index_key`; empty: under the Attribute's name. A key has one type in a
     Registry.
+
+    A search finds a run by what was written since the Flow's code has the index: an index that is added later finds
+    the values of runs that are there as they are written the next time.
     """
 
     type: IndexType
@@ -62,6 +79,8 @@ class AttributeIndex:
     def __post_init__(self) -> None:
         if not isinstance(self.type, IndexType):
             raise TypeError(f"AttributeIndex(type=…) takes an IndexType, got {self.type!r}")
+        if self.index_key:
+            check_name("index key", self.index_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +330,11 @@ def _initialize(
                 f"{kind} {name!r}: hard_delete_on_null can't be combined with an index or sync_to_attribute_store, "
                 "which keep copies of the value"
             )
+    if index is not None:
+        fitting = _INDEX_TYPES.get(get_origin(value_type) or value_type)
+        if fitting is not None and index.type not in fitting:
+            types = " or ".join(type.name for type in fitting) or "no IndexType"
+            raise TypeError(f"{kind} {name!r}: values of type {_name(value_type)} fit {types}, not {index.type.name}")
     object.__setattr__(definition, "name", name)
     object.__setattr__(definition, "value_type", value_type)
     object.__setattr__(definition, "index", index)

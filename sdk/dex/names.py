@@ -12,6 +12,22 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 LONGEST_FLOW_ID: Final = 1000
+LONGEST_INDEX_KEY: Final = 200
+SEARCH_FIELDS: Final = frozenset(
+    {
+        "FlowId",
+        "WorkflowId",
+        "RunId",
+        "FlowType",
+        "ExecutionStatus",
+        "StartTime",
+        "CloseTime",
+        "DexParentFlowID",
+        "ParentFlowId",
+        "ActiveStepTypes",
+    }
+)
+"""What a search can ask of every run; no index key has such a name."""
 TIMEOUT_HANDLER: Final = "sys:timeout_handler"
 """Stands for the Step type of a Flow's timeout handler."""
 RESERVED_IN_STEP_TYPES: Final = ("/", "$", ":")

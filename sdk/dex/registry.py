@@ -21,7 +21,7 @@ from dex.definitions import FlowDefinition, HandlerKind, RpcDefinition, StepDefi
 from dex.durations import whole_seconds
 from dex.errors import FlowDefinitionError
 from dex.flow import Flow
-from dex.names import physical_name
+from dex.names import LONGEST_INDEX_KEY, SEARCH_FIELDS, physical_name
 from dex.options import (
     ActiveStepSearchMode,
     FlowConfig,
@@ -306,6 +306,16 @@ def _check_index_keys(definitions: Iterable[FlowDefinition]) -> None:
                 continue
             key = attribute.index.index_key or attribute.name
             place = f"Flow {definition.flow_type!r}, {type(attribute).__name__} {attribute.name!r}"
+            if key in SEARCH_FIELDS:
+                raise FlowDefinitionError(
+                    f"index key {key!r} in {place} is the name of something that every run has: give it another "
+                    "index_key"
+                )
+            if len(key) > LONGEST_INDEX_KEY:
+                raise FlowDefinitionError(
+                    f"index key {key[:40]!r}… in {place} has {len(key)} characters, at most {LONGEST_INDEX_KEY} are "
+                    "allowed: give it another index_key"
+                )
             first, first_place = known.setdefault(key, (attribute.index, place))
             if first.type is not attribute.index.type:
                 raise FlowDefinitionError(

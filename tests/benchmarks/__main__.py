@@ -23,6 +23,7 @@ from dex import AsyncClient, AttributeMatch, Registry
 from tests.benchmarks.control import LAPS, control_measures
 from tests.benchmarks.flows import Chain, FanOut, PingPong, ping, pong_count
 from tests.benchmarks.rpc import LEDGER, rpc_measures
+from tests.benchmarks.search import searching
 from tests.benchmarks.streams import TICKER, stream_measures
 from tests.benchmarks.subflows import LEAVES, TREE, subflow_measures
 
@@ -131,6 +132,7 @@ async def main(scale: float) -> dict[str, dict[str, float]]:
             ]
             for name, measure in measures:
                 figures[name] = await measure()
+            figures |= await searching(int(100_000 * scale))
             figures["raw no-op Ray tasks"] = await asyncio.to_thread(raw_tasks, int(5000 * scale), 100)
         many_figures, raw = figures["1,000 Flows of 5 Steps"], figures["raw no-op Ray tasks"]
         many_figures["share_of_raw_tasks"] = many_figures["steps_per_second"] / raw["tasks_per_second"]

@@ -7,10 +7,12 @@ from datetime import timedelta
 
 from dex import (
     Attribute,
+    AttributeIndex,
     Channel,
     ChannelMap,
     Context,
     Flow,
+    IndexType,
     PersistenceSchema,
     RetryPolicy,
     Step,
@@ -38,7 +40,7 @@ class Approval:
 
 APPROVALS = Channel("approvals", Approval)
 NOTES = ChannelMap("notes", str)
-STATE = Attribute("state", str)
+STATE = Attribute("state", str, index=AttributeIndex(IndexType.KEYWORD))
 
 
 class Price(Step[Order]):

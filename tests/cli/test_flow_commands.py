@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dex import Client, FlowStatus
+from dex import Client, FlowStatus, IdReusePolicy, StartFlowOptions
 from dex.wire.service import (
     DescribeFlow,
     FailureDescription,
@@ -57,7 +57,7 @@ def test_list_shows_runs_newest_first(dexray: Shell, an_engine: Engine, client: 
         ("p", "PriceFlow", "COMPLETED"),
         ("a", "ApprovalFlow", "RUNNING"),
     ]
-    assert set(data["flows"][0]) == {"flow_id", "run_id", "flow_type", "status", "started_at", "closed_at"}
+    assert set(data["flows"][0]) == {"flow_id", "run_id", "flow_type", "status", "started_at", "closed_at", "indexed"}
     assert data["flows"][0]["closed_at"].endswith("+00:00")
     assert data["flows"][1]["closed_at"] is None
     assert data["next_page_token"] == ""
@@ -77,6 +77,35 @@ def test_list_filters_by_status_and_type(dexray: Shell, an_engine: Engine, clien
     assert ids("--status", "COMPLETED") == ["p"]
     assert ids("--type", "ApprovalFlow") == ["a"]
     assert ids("--type", "PriceFlow", "--status", "running") == []
+
+
+def test_list_and_count_take_a_query(dexray: Shell, an_engine: Engine, client: Client, waiting: str) -> None:
+    client.start_flow(flow(an_engine, PriceFlow), "p", Order("hat"))
+    client.wait_for_flow("p")
+    again = StartFlowOptions(id_reuse_policy=IdReusePolicy.ALLOW_IF_NOT_RUNNING)
+    client.start_flow(flow(an_engine, PriceFlow), "p", Order("hat"), again)
+    client.wait_for_flow("p")
+
+    def ids(*options: str) -> list[str]:
+        return [entry["flow_id"] for entry in dexray("flow", "list", "--json", *options).data["flows"]]
+
+    assert ids("--query", "state = 'asked'") == ["a"]
+    assert ids("--query", "FlowId != 'a'", "--type", "PriceFlow", "--status", "completed") == ["p"]
+    assert ids("--query", "FlowId != 'a'", "--every-run", "--type", "PriceFlow", "--status", "completed") == ["p", "p"]
+    assert ids("--every-run", "--limit", "1", "--all") == ["p", "p", "a"]
+    found = dexray("flow", "list", "--json", "--query", "state = 'asked'").data["flows"]
+    assert found[0]["indexed"] == {"state": {"kind": "STRING", "data": "asked"}}
+    assert dexray("flow", "count").out == "2\n"
+    assert dexray("flow", "count", "--every-run").out == "3\n"
+    assert dexray("flow", "count", "-q", "state = 'asked'", "--json").data == {"query": "state = 'asked'", "count": 1}
+
+
+def test_a_wrong_query_is_shown_with_its_place(dexray: Shell) -> None:
+    for verb in ("list", "count"):
+        outcome = dexray("flow", verb, "--query", "state = 'asked' AND colour = 1")
+        assert outcome.code == 1
+        assert "no field or index key 'colour'" in outcome.err
+        assert outcome.err.rstrip().endswith("^")
 
 
 def test_list_turns_pages_or_takes_all_at_once(dexray: Shell, an_engine: Engine, client: Client) -> None:
@@ -183,7 +212,12 @@ def test_show_tells_why_a_flow_is_parked(monkeypatch: pytest.MonkeyPatch) -> Non
 
     dexray = shell(Service(), monkeypatch)
     shown = dexray("flow", "show", "x").out
-    for text in ("parked: no code is deployed", "flow-actor-1", "attempt 3: shop.Closed: no", "running execute"):
+    for text in (
+        "parked: no code is deployed",
+        "flow-actor-1",
+        "Buy-1 runs attempt 4 of execute, since 1970-01-01T00:00:01+00:00; attempt 3 failed with shop.Closed: no.",
+        "running execute",
+    ):
         assert text in shown
     data = dexray("flow", "show", "x", "--json").data
     assert [event["number"] for event in data["events"]] == [1, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -150,6 +150,28 @@ def test_an_indexed_map_needs_a_key() -> None:
         AttributeMap("m", str, index=AttributeIndex(IndexType.KEYWORD))
     with pytest.raises(TypeError, match="takes an IndexType"):
         AttributeIndex("KEYWORD")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value_type", "fits"),
+    [
+        (str, "KEYWORD FULL_TEXT DATETIME"),
+        (int, "INT DOUBLE"),
+        (float, "DOUBLE"),
+        (bool, "BOOL"),
+        (datetime, "DATETIME"),
+        (list[str], "KEYWORD_ARRAY"),
+        (tuple[str, ...], "KEYWORD_ARRAY"),
+        (bytes, ""),
+    ],
+)
+def test_an_index_fits_the_values(value_type: Any, fits: str) -> None:
+    for type in IndexType:
+        if type.name in fits.split():
+            assert Attribute("a", value_type, index=AttributeIndex(type)).index == AttributeIndex(type)
+        else:
+            with pytest.raises(TypeError, match=f"Attribute 'a': values of type .* not {type.name}"):
+                Attribute("a", value_type, index=AttributeIndex(type))
 
 
 def test_hard_delete_is_for_texts_and_objects_without_copies() -> None:

@@ -354,6 +354,18 @@ def test_an_index_key_has_one_type_in_a_registry() -> None:
         assert word in text
 
 
+@pytest.mark.parametrize("name", ["FlowType", "WorkflowId", "ActiveStepTypes", "DexParentFlowID"])
+def test_an_index_key_is_no_name_that_every_run_has(name: str) -> None:
+    index = AttributeIndex(IndexType.KEYWORD)
+    text = refused(flow_of(schema=PersistenceSchema.of(Attribute(name, str, index=index))))
+    assert f"index key '{name}' in Flow 'Shop', Attribute '{name}' is the name of something that every run" in text
+
+
+def test_an_index_key_has_a_length_that_every_database_takes() -> None:
+    named = Attribute("total", int, index=AttributeIndex(IndexType.INT, "k" * 201))
+    assert "has 201 characters, at most 200 are allowed" in refused(flow_of(schema=PersistenceSchema.of(named)))
+
+
 def test_a_stream_belongs_to_one_flow() -> None:
     schema = PersistenceSchema.of(Stream("words", str, 1000))
     text = refused(flow_of(schema=schema, name="One"), flow_of(schema=schema, name="Other"))

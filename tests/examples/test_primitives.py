@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dex import FlowErrorType, FlowResult, FlowStatus, StepDurability, StopFlowOptions
+from dex import FlowErrorType, FlowResult, FlowStatus, StartFlowOptions, StepDurability, StopFlowOptions
 from examples.primitives import (
     channel,
     client_apis,
@@ -16,6 +16,7 @@ from examples.primitives import (
     heartbeat,
     options_override,
     proceed_on_wait_failure,
+    search,
     step,
     step_decision,
     step_execution_local,
@@ -71,6 +72,32 @@ async def test_no_order_is_lost_or_cooked_twice_by_crashes(world: World) -> None
         await world.publish("kitchen", channel.orders, f"dish {number}")
         await world.restart()
     assert outputs(await world.result("kitchen", 700), list[str]) == [[f"dish {number}" for number in range(5)]]
+
+
+def test_the_guests_of_a_hotel_are_found(tmp_path: Any) -> None:
+    with client_of(search.registry, tmp_path) as client:
+        for name in ("Grand", "Petit"):
+            search.check_in(client, name)
+        assert list(search.questions(client, "Grand")) == [
+            "from L'Aquila: Ada",
+            "more than one night in quiet: Ada, Ben",
+            "not from Rome, or one night: Ada, Cleo",
+            "with a dog: Ben, Cleo",
+            "five nights or seven: Ben, Cleo",
+            "still here: Ada, Cleo",
+            "of 3 guests",
+        ]
+
+
+@scenario()
+async def test_a_guest_is_found_by_what_a_crash_has_not_undone(world: World) -> None:
+    await world.deploy(search.flow)
+    await world.start(search.flow, "guest", None, StartFlowOptions().with_attribute(search.nights, 1))
+    await world.client.invoke_rpc(search.flow.stay_longer, world.id("guest"), 2)
+    await world.restart()
+    found = (await world.client.search_flows("nights = 3", 10)).flows
+    assert [entry.flow_id for entry in found] == [world.id("guest")]
+    assert await world.client.count_flows("nights = 1") == 0
 
 
 def test_a_watchman_is_started_fed_watched_and_stopped(tmp_path: Any) -> None:
