@@ -59,7 +59,7 @@ class GuestFlow(Flow[None]):
 flow = GuestFlow()
 registry = Registry([flow])
 
-GUESTS = (
+GUESTS: tuple[tuple[str, str, int, list[str], str], ...] = (
     ("Ada", "L'Aquila", 2, ["balcony", "quiet"], "Arrives late, by the night train"),
     ("Ben", "Rome", 7, ["quiet"], "Brings a dog"),
     ("Cleo", "Rome", 1, [], "Late breakfast; the dog stays at home"),
