@@ -114,6 +114,7 @@ class FlowActor:
                 idle_flows=self._config.idle_flows, active_flows=self._config.flows_per_actor, hold=self._config.hold
             ),
             router=OwnerRouter(self._name, self.call, self._config.namespace),
+            open_journal=lambda: open_journal(self._config.database_url),
         )
         sink.host = host
         newest = await host.read(journal.newest_deployments)

@@ -27,6 +27,7 @@ from dexray.engine.clock import Blocking, Clock
 from dexray.engine.committer import Closed, GroupCommitter
 from dexray.engine.hand_outs import HandOuts, references
 from dexray.engine.live import LiveFlow, Lost, Pending
+from dexray.engine.questions import Questions
 from dexray.engine.records import next_record
 from dexray.engine.requests import not_active
 from dexray.engine.residents import Residents
@@ -61,8 +62,11 @@ class FlowHost:
         new_id: Callable[[], str],
         settings: HostSettings | None = None,
         router: Router | None = None,
+        open_journal: Callable[[], Journal] | None = None,
     ) -> None:
-        """router: the way to Flows that may be another owner's; None when there is no other owner."""
+        """router: the way to Flows that may be another owner's; None when there is no other owner.
+        open_journal: makes one more object of the same journal, for searches; None has them use `journal`.
+        """
         self.owner = owner
         self.journal = journal
         self.clock = clock
@@ -89,6 +93,7 @@ class FlowHost:
         self.rpcs = RpcDesk(self, attempts)
         self.subflows = SubFlows(self, router)
         self.streams = StreamDesk(self)
+        self.questions = Questions(self, open_journal)
         self._committer = GroupCommitter(journal, blocking)
         self._touched: dict[LiveFlow, None] = {}
         self._flush_scheduled = False
@@ -137,6 +142,7 @@ class FlowHost:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._committer.close()
+        await self.questions.close()
         self._alarm.close()
         for live in list(self.flows.values()):
             self._drop(live, Lost("the engine has stopped"))
@@ -419,12 +425,14 @@ class FlowHost:
             self.arm(live)
             self.subflows.resume(live)
 
-    async def read(self, call: Callable[[], T]) -> T:
-        """A blocking call of the journal that is repeated while the database is away, for as long as it takes."""
+    async def read(self, call: Callable[[], T], blocking: Blocking | None = None) -> T:
+        """A blocking call of the journal that is repeated while the database is away, for as long as it takes.
+        blocking: runs it; the host's own unless told."""
+        blocking = self.blocking if blocking is None else blocking
         delay = 0.05
         while True:
             try:
-                return await self.blocking(call)
+                return await blocking(call)
             except JournalUnavailable as error:
                 logger.warning("the database is away: %s", error)
                 await asyncio.sleep(delay)

@@ -18,6 +18,7 @@ from dex.values import reference_of, to_readable
 from dex.wire import service as s
 from dex.wire.service import ServiceError, encode
 from dexray.engine import control, search, starting, streams, travel, waiters
+from dexray.engine.clock import Blocking
 from dexray.engine.history import history_page
 from dexray.engine.live import LiveFlow, Lost
 from dexray.journal.interface import RequestAnswer
@@ -68,9 +69,9 @@ async def look_for(host: FlowHost, flow_id: str) -> LiveFlow | None:
     return live
 
 
-async def look_up(host: FlowHost, call: Callable[[], T]) -> T:
+async def look_up(host: FlowHost, call: Callable[[], T], blocking: Blocking | None = None) -> T:
     """Reads the journal; UNAVAILABLE when it does not answer in time."""
-    reading = asyncio.ensure_future(host.read(call))
+    reading = asyncio.ensure_future(host.read(call, blocking))
     try:
         await patiently(host, reading)
         return reading.result()

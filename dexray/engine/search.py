@@ -40,22 +40,17 @@ async def list_flows(host: FlowHost, request: s.ListFlows) -> s.FlowsPage:
 
 
 async def count_flows(host: FlowHost, request: s.CountFlows) -> s.FlowCount:
-    from dexray.engine.requests import look_up
-
     condition = await _condition(host, request.query)
-    count = await look_up(host, lambda: host.journal.count_runs(condition, latest_only=request.latest_only))
+    count = await host.questions.ask(lambda journal: journal.count_runs(condition, latest_only=request.latest_only))
     return s.FlowCount(count=count)
 
 
 async def _page(host: FlowHost, condition: Condition, size: int, token: str, *, latest_only: bool) -> s.FlowsPage:
-    from dexray.engine.requests import look_up
-
     if not 1 <= size <= LARGEST_PAGE:
         raise ServiceError("INVALID_ARGUMENT", f"page_size {size}: from 1 to {LARGEST_PAGE}")
     try:
-        found, next_token = await look_up(
-            host,
-            lambda: host.journal.search_runs(condition, latest_only=latest_only, page_size=size, page_token=token),
+        found, next_token = await host.questions.ask(
+            lambda journal: journal.search_runs(condition, latest_only=latest_only, page_size=size, page_token=token)
         )
     except ValueError as error:
         raise ServiceError("INVALID_ARGUMENT", str(error)) from error
@@ -63,15 +58,13 @@ async def _page(host: FlowHost, condition: Condition, size: int, token: str, *, 
 
 
 async def _condition(host: FlowHost, query: str) -> Condition:
-    from dexray.engine.requests import look_up
-
     try:
         tree = parse(query)
         types = _deployed_types(host)
         asked = {comparison.name for comparison in comparisons_of(tree)}
         elsewhere = asked - types.keys() - SEARCH_FIELDS
         if elsewhere:
-            types.update(await look_up(host, lambda: host.journal.index_types(sorted(elsewhere))))
+            types.update(await host.questions.ask(lambda journal: journal.index_types(sorted(elsewhere))))
         return resolve(tree, query, types)
     except BadQuery as error:
         raise ServiceError("INVALID_ARGUMENT", str(error)) from error

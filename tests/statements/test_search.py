@@ -312,6 +312,19 @@ async def test_a_run_that_time_travel_began_is_found_by_what_it_began_with(world
     )
 
 
+@pytest.mark.statement("C57")
+@scenario()
+async def test_large_texts_that_came_after_the_point_are_found_in_the_run_that_gets_them_again(world: World) -> None:
+    await world.deploy(HELD)
+    await held(world, "f", city="Rome")
+    await world.client.set_attribute(world.id("f"), notes, "word " * 5000 + "again")
+    await world.publish("f", go, "now")
+    await world.result("f")
+    await world.restart()
+    run = await world.client.time_travel(world.id("f"), TimeTravelOptions(TimeTravelType.BEGINNING))
+    assert await found(world, f"RunId = '{run}' AND notes = 'again'") == ["f"]
+
+
 # Open Steps -----------------------------------------------------------------------------------------------------------
 
 
