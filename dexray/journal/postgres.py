@@ -45,7 +45,7 @@ from psycopg import errors as pg
 from sqlalchemy import ColumnElement, Connection, Dialect, Table, Text, any_, bindparam, create_engine, event
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from dexray.journal import schema
@@ -112,6 +112,7 @@ class PostgresDatabase(Database):
         self._opened = False
         self._committing = False
         self._connection: Connection | None = None
+        self._driver: _Connection | None = None  # the driver's side of it, which SQLAlchemy hides when it is lost
         self._lock = random.getrandbits(63)  # of this object's transactions
         self._engine = create_engine(
             url,
@@ -232,12 +233,10 @@ class PostgresDatabase(Database):
 
     def _roll_back(self) -> bool:
         """Whether the connection is still good. One that can't be rolled back may be in any state, and is dropped."""
-        if self._connection is not None:
-            driver = self._connection.connection.driver_connection
-            if driver is not None and not driver.closed:
-                with suppress(psycopg.Error):
-                    driver.rollback()
-                    return True
+        if self._driver is not None and not self._driver.closed:
+            with suppress(psycopg.Error):
+                self._driver.rollback()
+                return True
         self._drop_connection()
         return False
 
@@ -249,10 +248,12 @@ class PostgresDatabase(Database):
                 self._connection = self._engine.connect()
             except (DBAPIError, psycopg.Error) as error:
                 raise self._unreachable(_driver_error(error)) from error
-        driver = self._connection.connection.driver_connection
-        assert isinstance(driver, _Connection)
-        driver.give_up_at = time.monotonic() + self._patience + _GRACE
-        return self._connection, driver
+            driver = self._connection.connection.driver_connection
+            assert isinstance(driver, _Connection)
+            self._driver = driver
+        assert self._driver is not None
+        self._driver.give_up_at = time.monotonic() + self._patience + _GRACE
+        return self._connection, self._driver
 
     def _connect(self, dialect: Dialect, record: object, arguments: list[Any], named: dict[str, Any]) -> _Connection:
         driver = _Connection.connect(*arguments, **named)
@@ -308,10 +309,12 @@ class PostgresDatabase(Database):
             )
 
     def _drop_connection(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._driver = self._connection, None, None
         if connection is not None:
-            with suppress(DBAPIError, psycopg.Error):  # it is thrown away because it may be in any state
+            # It is thrown away because it may be in any state.
+            with suppress(SQLAlchemyError, psycopg.Error):
                 connection.invalidate()
+            with suppress(SQLAlchemyError, psycopg.Error):
                 connection.close()
 
     # Errors
