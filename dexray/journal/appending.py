@@ -39,12 +39,17 @@ class Appender:
         present = select(events.c.epoch, events.c.body).where(
             events.c.run_id == bindparam("run_id"), events.c.seq == bindparam("seq")
         )
-        retire = update(runs).values(is_current=False).where(runs.c.flow_id == bindparam("of_flow"), runs.c.is_current)
+        # The run is named: by the Flow ID alone, a start that was judged a moment ago could retire another start's run.
+        retire = (
+            update(runs)
+            .values(is_current=False)
+            .where(runs.c.run_id == bindparam("of_run"), runs.c.flow_id == bindparam("of_flow"), runs.c.is_current)
+        )
 
         self._standings = self._prepare(standings, "ids")
         self._current = self._prepare(current, "ids")
         self._present = self._prepare(present, "run_id", "seq")
-        self._retire = self._prepare(retire, "is_current", "of_flow")
+        self._retire = self._prepare(retire, "is_current", "of_run", "of_flow")
         self._insert_runs = self._prepare(insert(runs), *runs.columns.keys())
         self._insert_events = self._prepare(insert(events), *events.columns.keys())
         self._insert_requests = self._prepare(database.insert_if_new(schema.requests), *schema.requests.columns.keys())
@@ -112,7 +117,7 @@ class Appender:
         events: list[tuple[Any, ...]] = []
         new_runs: dict[str, tuple[Append, NewRun]] = {}
         current: dict[str, str] = {}
-        replacing: set[str] = set()
+        replacing: list[tuple[Any, ...]] = []
         changes: dict[str, RunChange] = {}
         requests: list[tuple[Any, ...]] = []
         blobs: list[tuple[str, str, bytes]] = []
@@ -125,7 +130,7 @@ class Appender:
                 new_runs[run_id] = (record, record.new_run)
                 current[record.new_run.flow_id] = run_id
                 if record.new_run.replaces:
-                    replacing.add(record.new_run.flow_id)
+                    replacing.append((False, record.new_run.replaces, record.new_run.flow_id))
             if record.change is not None:
                 changes[run_id] = _folded(changes.get(run_id), record.change)
             for request in record.requests:
@@ -138,7 +143,7 @@ class Appender:
                 index[run_id, source] = entries
 
         # Old runs make room before new ones come: the database allows one current run of a Flow ID at any moment.
-        self._retire.many(connection, [(False, flow_id) for flow_id in replacing])
+        self._retire.many(connection, replacing)
         self._insert_runs.many(
             connection,
             [_new_row(record, new, changes.pop(record.run_id, None), current) for record, new in new_runs.values()],

@@ -25,8 +25,7 @@ Nobody waits forever. The server ends a transaction whose client is frozen or go
 next owner out; the client gives up a server that does not answer, and its connection with it. Addresses are looked up
 anew at every connect, and a server that is a standby now counts as away: a failover is an outage, not an error.
 
-A batch goes to the server in pipeline mode: one wait for its locks and epochs, one for everything else. What the
-statements say is the same; see `appending`.
+A batch goes to the server in pipeline mode: one wait for its locks and epochs, one for everything else and COMMIT.
 """
 
 from __future__ import annotations
@@ -58,8 +57,6 @@ T = TypeVar("T")
 OLDEST_VERSION = 14
 _MIGRATION_LOCK = 0x6465787261790001  # any number will do that others are unlikely to use: "dexray", 1
 
-_GRACE = 5.0  # seconds that a client waits longer than a server may take
-_IDLE_IN_TRANSACTION = 10.0  # seconds without a word in the middle of a transaction: its client is frozen or gone
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
 _COLLISIONS = 5  # a batch that collides with itself would do so forever
@@ -88,7 +85,9 @@ class _Kind(Enum):
 class PostgresDatabase(Database):
     """A PostgreSQL database.
 
-    `patience` is how many seconds a call waits for locks of others. `pipelined` is for measurements.
+    Durations are seconds: `patience` is how long a call waits for locks of others; `grace` how much longer the client
+    waits for a server that says nothing; `silence` how long a client may say nothing in the middle of a transaction,
+    before it counts as frozen. `pipelined` is for measurements.
     """
 
     def __init__(
@@ -96,6 +95,8 @@ class PostgresDatabase(Database):
         url: URL,
         *,
         patience: float = 30.0,
+        grace: float = 5.0,
+        silence: float = 10.0,
         pipelined: bool = True,
         oldest_version: int = OLDEST_VERSION,
         sleep: Callable[[float], None] = time.sleep,
@@ -105,6 +106,8 @@ class PostgresDatabase(Database):
         now."""
         self._shown = masked(url.render_as_string(hide_password=True))
         self._patience = patience
+        self._grace = grace
+        self._silence = silence
         self._pipelined = pipelined and psycopg.Pipeline.is_supported()
         self._sleep = sleep
         self._clock = clock
@@ -150,7 +153,8 @@ class PostgresDatabase(Database):
         begin = (
             "BEGIN ISOLATION LEVEL READ COMMITTED",
             f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})",
-            "SET LOCAL statement_timeout = 0",
+            "SELECT set_config(name, '0', true) FROM pg_settings "
+            "WHERE name IN ('statement_timeout', 'transaction_timeout')",
         )
         return self._persist(lambda: self._transact(begin, work, forever=True), needs_rights=True)
 
@@ -182,12 +186,13 @@ class PostgresDatabase(Database):
         connection, driver = self._connected()
         if forever:
             driver.give_up_at = float("inf")
-        with driver.pipeline() if pipelined else nullcontext():
+        with driver.pipeline() if pipelined else nullcontext() as driver.pipe:
             for statement in begin if pipelined else ("; ".join(begin),):
                 driver.execute(statement, prepare=False)
             answer = work(connection)
             self._committing = True
             ended = driver.execute("COMMIT", prepare=False)
+        driver.pipe = None
         if ended.statusmessage != "COMMIT":
             raise pg.InFailedSqlTransaction(f"the server answered COMMIT with {ended.statusmessage}")
         return answer
@@ -234,6 +239,7 @@ class PostgresDatabase(Database):
     def _roll_back(self) -> bool:
         """Whether the connection is still good. One that can't be rolled back may be in any state, and is dropped."""
         if self._driver is not None and not self._driver.closed:
+            self._driver.pipe = None
             with suppress(psycopg.Error):
                 self._driver.rollback()
                 return True
@@ -252,26 +258,29 @@ class PostgresDatabase(Database):
             assert isinstance(driver, _Connection)
             self._driver = driver
         assert self._driver is not None
-        self._driver.give_up_at = time.monotonic() + self._patience + _GRACE
+        self._driver.give_up_at = time.monotonic() + self._patience + self._grace
         return self._connection, self._driver
 
     def _connect(self, dialect: Dialect, record: object, arguments: list[Any], named: dict[str, Any]) -> _Connection:
         driver = _Connection.connect(*arguments, **named)
-        driver.give_up_at = time.monotonic() + self._patience + _GRACE
+        driver.give_up_at = time.monotonic() + self._patience + self._grace
         return driver
 
     def _set_up(self, driver: _Connection, _: object) -> None:
         """Session settings. Not in the startup packet, which poolers refuse to take them from."""
         settings = {
             "lock_timeout": _milliseconds(self._patience),
-            "statement_timeout": _milliseconds(2 * self._patience + _GRACE),
-            "idle_in_transaction_session_timeout": _milliseconds(_IDLE_IN_TRANSACTION),
-            "client_connection_check_interval": _milliseconds(_GRACE),
+            "statement_timeout": _milliseconds(2 * (self._patience + self._grace)),
+            "idle_in_transaction_session_timeout": _milliseconds(self._silence),
+            "client_connection_check_interval": _milliseconds(5.0),
             "tcp_keepalives_idle": "10",
             "tcp_keepalives_interval": "5",
             "tcp_keepalives_count": "3",
             "tcp_user_timeout": _milliseconds(30.0),
         }
+        if driver.info.server_version >= 170_000:
+            # Older ones do not end the transaction of a client that is frozen while it sends.
+            settings["transaction_timeout"] = settings["statement_timeout"]
         names, values = list(settings), list(settings.values())
         driver.execute(
             "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS given(name, value)",
@@ -334,9 +343,13 @@ class PostgresDatabase(Database):
 
 
 class _Connection(psycopg.Connection[Any]):
-    """A connection that gives up a server which does not answer until `give_up_at`, a time of `time.monotonic`."""
+    """A connection that gives up a server which does not answer until `give_up_at`, a time of `time.monotonic`.
+
+    `pipe` is set in pipeline mode.
+    """
 
     give_up_at = float("inf")
+    pipe: psycopg.Pipeline | None = None
 
     def wait(self, gen: Any, *args: Any, **named: Any) -> Any:
         return super().wait(self._within_time(gen), *args, **named)
@@ -355,8 +368,20 @@ class _Connection(psycopg.Connection[Any]):
                 raise psycopg.OperationalError("the server does not answer, its connection is given up")
 
 
+class _Cursor(psycopg.Cursor[Any]):
+    """In pipeline mode, a question ends with a Sync: only then does the server count a client that says nothing more as
+    idle, and end its transaction if need be."""
+
+    def fetchall(self) -> list[Any]:
+        connection = self.connection
+        if isinstance(connection, _Connection) and connection.pipe is not None:
+            connection.pipe.sync()
+        return super().fetchall()
+
+
 def _connect_arguments(patience: float) -> dict[str, Any]:
     return {
+        "cursor_factory": _Cursor,
         "connect_timeout": max(2, round(min(10.0, patience))),
         "application_name": f"dexray {socket.gethostname()[:40]} {os.getpid()}",
         "keepalives_idle": 10,
@@ -397,6 +422,7 @@ _AWAY = (
     "55P03",  # a lock that others held for too long
     "25006",  # a server that takes no writes, after a failover for example
     "25P03",  # we were silent for too long in a transaction
+    "25P04",  # our transaction took too long
     "42501",  # no permission
     "28",  # no authorization
 )

@@ -22,9 +22,9 @@ WHOLE_LIFE = [
 ]  # fmt: skip
 
 
-async def until_answered(host: Machine, request: s.Request[Any]) -> Any:
-    """As a client does: repeats while the service is unavailable. At most a hundred times."""
-    for _ in range(100):
+async def until_answered(host: Machine, request: s.Request[Any], times: int = 100) -> Any:
+    """As a client does: repeats while the service is unavailable, at most so many times."""
+    for _ in range(times):
         error = await give_up(answer := asyncio.ensure_future(host.call(request)))
         if error is None:
             return answer.result()
