@@ -136,6 +136,16 @@ class PostgresServer:
         self.ask(f'CREATE DATABASE "{name}" {options}')
         return self.url(name).replace("postgresql:", "postgresql+psycopg:")
 
+    def new_schema(self) -> str:
+        """As `new_database`, ten times cheaper: a schema of its own in a database that is shared."""
+        name = f"schema_{next(self._numbers)}"
+        self.ask(f"CREATE SCHEMA {name}")
+        return self.url("postgres", options=f"-csearch_path={name}").replace("postgresql:", "postgresql+psycopg:")
+
+    def drop_schema(self, url: str) -> None:
+        name = url.rpartition("%3D")[2]
+        self.ask(f"DROP SCHEMA {name} CASCADE")
+
     def drop_database(self, url: str) -> None:
         name = url.partition("@/")[2].partition("?")[0]
         self.ask(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')

@@ -35,7 +35,7 @@ class Engines:
 
     def __init__(self, folder: Path) -> None:
         ray_database()  # starts Ray
-        self.database = folder / "flows.db"
+        self.database: Path | str = folder / "flows.db"
         self.namespace = f"engines-{next(_numbers)}"
         self._clients: list[Client] = []
 

@@ -12,7 +12,7 @@ from tests.postgres import postgres_server
 
 BACKENDS: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/journal.db",
-    "postgres": lambda folder: postgres_server().new_database(),
+    "postgres": lambda folder: postgres_server().new_schema(),
 }
 
 OpenJournal = Callable[[], Journal]
@@ -26,9 +26,9 @@ def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]
 
 
 def tear_down(url: str) -> None:
-    """Files go with their folder; a database of the server is dropped."""
+    """Files go with their folder; a schema of the server is dropped."""
     if url.startswith("postgresql"):
-        postgres_server().drop_database(url)
+        postgres_server().drop_schema(url)
 
 
 @pytest.fixture
