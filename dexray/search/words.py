@@ -27,7 +27,7 @@ def as_word(text: str) -> str:
     body = text.encode()
     if len(body) <= LONGEST_WORD and "\0" not in text:
         return text
-    start = body[: LONGEST_WORD - _DIGEST].decode("utf-8", "ignore").replace("\0", "\ufffd")
+    start = body[: LONGEST_WORD - _DIGEST].decode("utf-8", "ignore").replace("\0", "\1")
     return f"{start}\uffff{hashlib.sha256(body).hexdigest()}"
 
 

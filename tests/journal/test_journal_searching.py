@@ -396,6 +396,12 @@ def test_no_text_is_anything_but_a_text(journal: Journal, attack: str) -> None:
     assert search(journal, f"city = {quoted}") == ["s"]
 
 
+def test_a_nul_comes_before_every_id(journal: Journal) -> None:
+    journal.append([start("r", "f")])
+    assert search(journal, "FlowId < '\0' OR FlowId <= 'f\0' AND FlowId != 'f' OR RunId = 'r\0'") == []
+    assert search(journal, "FlowId > '\0' AND FlowId < 'f\0' AND ParentFlowId IS NULL") == ["r"]
+
+
 def test_long_texts_are_told_apart_behind_what_an_index_holds(journal: Journal) -> None:
     journal.append([append_of(Run(f"r{end}", f"f{end}", attributes={"city": LONG + end})) for end in "ab"])
     assert search(journal, f"city = '{LONG}a'") == ["ra"]
