@@ -52,7 +52,12 @@ class Appender:
         self._retire = self._prepare(retire, "is_current", "of_run", "of_flow")
         self._insert_runs = self._prepare(insert(runs), *runs.columns.keys())
         self._insert_events = self._prepare(insert(events), *events.columns.keys())
-        self._insert_requests = self._prepare(database.insert_if_new(schema.requests), *schema.requests.columns.keys())
+        # Not "if new": a request that is answered a second time breaks the key, and the batch is judged with more care.
+        self._insert_requests = self._prepare(insert(schema.requests), *schema.requests.columns.keys())
+        answered = select(schema.requests.c.run_id).where(
+            schema.requests.c.flow_id == bindparam("flow_id"), schema.requests.c.request_id == bindparam("request_id")
+        )
+        self._answered = self._prepare(answered, "flow_id", "request_id")
         self._insert_blobs = self._prepare(database.insert_if_new(schema.blobs), *schema.blobs.columns.keys())
         self._insert_refs = self._prepare(database.insert_if_new(schema.blob_refs), *schema.blob_refs.columns.keys())
         index = schema.attribute_index
@@ -68,8 +73,11 @@ class Appender:
         # Only the columns that change are named: to name an indexed one costs the index, whatever is written.
         self._changes: dict[tuple[str, ...], Prepared] = {}
 
-    def append(self, connection: Connection, batch: Sequence[Append]) -> list[Outcome]:
-        outcomes = judge(batch, *self._standing(connection, batch))
+    def append(self, connection: Connection, batch: Sequence[Append], *, careful: bool = False) -> list[Outcome]:
+        """`careful`: looks up first which requests have an answer. Without it, the database refuses the whole batch for
+        one that has."""
+        answered = self._answers(connection, batch) if careful else None
+        outcomes = judge(batch, *self._standing(connection, batch), answered)
         self._store(
             connection, [record for record, outcome in zip(batch, outcomes, strict=True) if outcome is Outcome.DURABLE]
         )
@@ -85,7 +93,7 @@ class Appender:
             for record in batch
         ]
         missing = [record for record, found in zip(batch, there, strict=True) if not found]
-        verdicts = iter(judge(missing, *self._standing(connection, missing)))
+        verdicts = iter(judge(missing, *self._standing(connection, missing), self._answers(connection, missing)))
         outcomes: list[Outcome | None] = []
         for found in there:
             verdict = Outcome.DURABLE if found else next(verdicts)
@@ -97,6 +105,10 @@ class Appender:
         rows = sorted(blobs, key=lambda row: row[1])  # in one order, or two writers could wait for each other
         self._insert_blobs.many(connection, [(digest, len(body), body) for _, digest, body in rows])
         self._insert_refs.many(connection, [(run_id, digest) for run_id, digest, _ in rows])
+
+    def _answers(self, connection: Connection, batch: Sequence[Append]) -> set[tuple[str, str]]:
+        requests = {(request.flow_id, request.request_id) for record in batch for request in record.requests}
+        return {request for request in requests if self._answered.rows(connection, request)}
 
     def _prepare(self, statement: Any, *parameters: str) -> Prepared:
         return Prepared(statement, self._database.dialect, parameters)
@@ -133,8 +145,8 @@ class Appender:
                     replacing.append((False, record.new_run.replaces, record.new_run.flow_id))
             if record.change is not None:
                 changes[run_id] = _folded(changes.get(run_id), record.change)
-            for request in record.requests:
-                requests.append((request.flow_id, request.request_id, run_id, request.answer))
+            for key, answer in _first_answers(record).items():
+                requests.append((*key, run_id, answer))
             for digest, body in record.blobs.items():
                 blobs.append((run_id, digest, body))
             if record.checkpoint is not None:
@@ -190,6 +202,13 @@ def _rows(place: tuple[str, str], entries: Sequence[IndexEntry]) -> Iterable[tup
             entry.real,
             entry.shown,
         )
+
+
+def _first_answers(record: Append) -> dict[tuple[str, str], bytes]:
+    answers: dict[tuple[str, str], bytes] = {}
+    for request in record.requests:
+        answers.setdefault((request.flow_id, request.request_id), request.answer)
+    return answers
 
 
 def _folded(earlier: RunChange | None, later: RunChange) -> RunChange:

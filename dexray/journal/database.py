@@ -58,6 +58,10 @@ class Database(ABC):
     @abstractmethod
     def dialect(self) -> Dialect: ...
 
+    def is_duplicate(self, error: Exception) -> bool:
+        """A row was inserted whose key is there."""
+        return isinstance(error, self.dialect.loaded_dbapi.IntegrityError)
+
     @abstractmethod
     def write(self, work: Callable[[Connection], T], *, prepared: bool = False) -> T:
         """Runs `work` in a transaction in which the rows that it locks can't change before it commits, and after every

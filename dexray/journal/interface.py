@@ -9,6 +9,8 @@ Rules
   sequence numbers from 1.
 - A record is refused (FENCED) when the run's epoch in the database is not the record's; nothing of a refused
   record is stored, and the other runs' records of the same call are not affected.
+- A record is refused (FENCED) as well when it answers a request that an earlier record has answered: what it
+  does was done before.
 - A record that starts a run is refused (CONFLICT) when its Flow ID has a current run other than the one it
   says it replaces.
 - What `append` reported as DURABLE survives the loss of the machine (SQLite: WAL with synchronous=FULL).
@@ -221,8 +223,9 @@ class Journal(Protocol):
     def records(self, run_id: str, after_seq: int, limit: int) -> list[Record]:
         """Records for history, oldest first."""
 
-    def open_runs(self, owner: str, after_run_id: str, limit: int) -> list[RunRow]:
-        """Open runs of an owner in the order of run_id, a page at a time."""
+    def open_runs(self, owner: str, after_run_id: str, limit: int, due_by: float = NEVER) -> list[RunRow]:
+        """Open runs of an owner in the order of run_id, a page at a time; those whose next wake is not after
+        `due_by`."""
 
     def owners_of_open_runs(self) -> dict[str, int]:
         """How many open runs each owner has."""

@@ -15,6 +15,7 @@ from dexray.journal import rows, searching, streams
 from dexray.journal.appending import Appender
 from dexray.journal.database import Database
 from dexray.journal.interface import (
+    NEVER,
     Append,
     FoundRun,
     Journal,
@@ -59,7 +60,21 @@ class SqlJournal(Journal):
     def append(self, batch: Sequence[Append]) -> list[Outcome]:
         if not batch:
             return []
-        return self._database.write(lambda connection: self._appender.append(connection, batch), prepared=True)
+        careful = False
+
+        def work(connection: Connection) -> list[Outcome]:
+            # What makes a batch begin again may be one that answers a request that has an answer. That is rare, and not
+            # looked for each time.
+            nonlocal careful
+            was, careful = careful, True
+            return self._appender.append(connection, batch, careful=was)
+
+        try:
+            return self._database.write(work, prepared=True)
+        except Exception as error:
+            if not self._database.is_duplicate(error):
+                raise
+        return self._database.write(work, prepared=True)
 
     def read_back(self, batch: Sequence[Append]) -> list[Outcome | None]:
         # A write, though it writes nothing: it queues behind an append of ours that may still be on its way to the
@@ -134,8 +149,10 @@ class SqlJournal(Journal):
             lambda connection: _records(connection, run_id, after_seq, max(0, limit)), single=True
         )
 
-    def open_runs(self, owner: str, after_run_id: str, limit: int) -> list[RunRow]:
+    def open_runs(self, owner: str, after_run_id: str, limit: int, due_by: float = NEVER) -> list[RunRow]:
         page = select(*rows.RUN_COLUMNS).where(runs.c.owner == owner, is_open, runs.c.run_id > after_run_id)
+        if due_by < NEVER:
+            page = page.where(runs.c.next_wake <= due_by)
         return self._runs(page.order_by(runs.c.run_id).limit(max(0, limit)))
 
     def owners_of_open_runs(self) -> dict[str, int]:

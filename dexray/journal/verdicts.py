@@ -4,6 +4,9 @@ A batch is judged in its order, and earlier records count for later ones: a run 
 batch, and a run may replace another that the same batch created. The first record of a run that is refused takes the
 run's later records of the batch with it, with the same verdict; a hole in a history would be worse than a late one.
 Other runs are not affected.
+
+A request has one answer. A record that brings a second one is refused, whatever its epoch: its writer took up a call
+that was done before, under another owner perhaps.
 """
 
 from __future__ import annotations
@@ -21,11 +24,17 @@ class Standing(NamedTuple):
     last_seq: int
 
 
-def judge(batch: Iterable[Append], runs: dict[str, Standing], current: dict[str, str]) -> list[Outcome]:
+def judge(
+    batch: Iterable[Append],
+    runs: dict[str, Standing],
+    current: dict[str, str],
+    answered: set[tuple[str, str]] | None = None,
+) -> list[Outcome]:
     """One outcome per append, in order; DURABLE means that it may be written.
 
     `runs` has the standing of every run of the batch that the database knows; `current` has the current run of the
-    Flow IDs that the batch starts. Both are brought up to where they will stand after the batch.
+    Flow IDs that the batch starts; `answered` the requests of the batch that have an answer, where that was looked up.
+    All are brought up to where they will stand after the batch.
     """
     outcomes: list[Outcome] = []
     refused: dict[str, Outcome] = {}
@@ -35,15 +44,17 @@ def judge(batch: Iterable[Append], runs: dict[str, Standing], current: dict[str,
             known = runs.get(record.run_id)
             if record.new_run is not None:
                 outcome = _judge_start(record, known, current.get(record.new_run.flow_id, ""), record.new_run.replaces)
-                if outcome is Outcome.DURABLE:
-                    current[record.new_run.flow_id] = record.run_id
             elif known is None or known.epoch != record.epoch or known.last_seq + 1 != record.seq:
                 # A run that isn't there, another owner's run, or a hole: in each case the writer does not know the
                 # history's end.
                 outcome = Outcome.FENCED
             else:
                 outcome = Outcome.DURABLE
+            if answered is not None and outcome is Outcome.DURABLE:
+                outcome = _judge_requests(record, answered)
             if outcome is Outcome.DURABLE:
+                if record.new_run is not None:
+                    current[record.new_run.flow_id] = record.run_id
                 runs[record.run_id] = Standing(record.epoch, record.seq)
             else:
                 refused[record.run_id] = outcome
@@ -56,4 +67,13 @@ def _judge_start(record: Append, known: Standing | None, current_run: str, repla
         return Outcome.CONFLICT
     if known is not None or record.seq != 1:
         return Outcome.FENCED
+    return Outcome.DURABLE
+
+
+def _judge_requests(record: Append, answered: set[tuple[str, str]]) -> Outcome:
+    """What was asked for is done already: its writer does not know of it, and would do it again."""
+    requests = {(request.flow_id, request.request_id) for request in record.requests}
+    if requests & answered:
+        return Outcome.FENCED
+    answered |= requests
     return Outcome.DURABLE

@@ -294,9 +294,38 @@ class TestAnswers:
     @pytest.mark.statement("D8")
     def test_the_first_answer_to_a_request_is_kept(self, journal: Journal) -> None:
         first, second = RequestAnswer("f1", "q1", b"first"), RequestAnswer("f1", "q1", b"second")
-        journal.append([start("r1", "f1", requests=(first, second))])
-        journal.append([record("r1", 2, requests=(second,))])
+        assert journal.append([start("r1", "f1", requests=(first, second))]) == [DURABLE]
         assert journal.recorded_answer("f1", "q1") == b"first"
+
+    @pytest.mark.statement("D8")
+    def test_a_record_that_answers_a_request_again_is_refused(self, journal: Journal) -> None:
+        """Its writer took up a call that was done before: it must not be done twice, by whatever owner."""
+        answer = RequestAnswer("f1", "q1", b"first")
+        journal.append([start("r1", "f1", requests=(answer,))])
+        batch = [record("r1", 2, requests=(RequestAnswer("f1", "q1", b"again"),)), record("r1", 3), start("r2", "f2")]
+        assert journal.append(batch) == [FENCED, FENCED, DURABLE]
+        assert journal.recorded_answer("f1", "q1") == b"first"
+        assert bodies(journal, "r1") == [b"started"]
+        assert journal.append([record("r1", 2)]) == [DURABLE]
+
+    @pytest.mark.statement("D8")
+    def test_of_two_records_of_a_batch_that_answer_one_request_the_first_counts(self, journal: Journal) -> None:
+        journal.append([start("r1", "f1")])
+        answer = RequestAnswer("f1", "q1", b"first")
+        assert journal.append([record("r1", 2, requests=(answer,)), record("r1", 3, requests=(answer,))]) == [
+            DURABLE,
+            FENCED,
+        ]
+        assert journal.recorded_answer("f1", "q1") == b"first"
+
+    @pytest.mark.statement("D8")
+    def test_a_start_that_was_done_before_begins_no_second_run(self, journal: Journal) -> None:
+        answer = RequestAnswer("f1", "start:c1", b"r1")
+        journal.append([start("r1", "f1", requests=(answer,))])
+        assert journal.append([start("r2", "f1", replaces="r1", requests=(answer,))]) == [FENCED]
+        found = journal.current_run("f1")
+        assert found is not None
+        assert found.run_id == "r1"
 
     @pytest.mark.statement("D8")
     def test_answers_are_scoped_to_their_flow_id_and_outlive_its_runs(self, journal: Journal) -> None:

@@ -99,6 +99,7 @@ class Life:
         told = self.journals[owner].read_back(missing)
         trial = ModelJournal()
         trial.runs = {run_id: copy.deepcopy(run) for run_id, run in self.model.runs.items()}
+        trial.answers = dict(self.model.answers)
         foretold = [None if outcome is Outcome.DURABLE else outcome for outcome in trial.append(missing)]
         assert told == foretold
 
