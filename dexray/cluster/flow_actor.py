@@ -35,6 +35,8 @@ from dexray.protocol.streams import StreamWrite
 
 logger = logging.getLogger("dexray.cluster.flow_actor")
 
+SWEEP_SECONDS = 60.0
+
 
 class Ids:
     """Ids of this process: unique, and their text sorts by time."""
@@ -111,7 +113,10 @@ class FlowActor:
             blocking=blocking,
             new_id=Ids(),
             settings=HostSettings(
-                idle_flows=self._config.idle_flows, active_flows=self._config.flows_per_actor, hold=self._config.hold
+                idle_flows=self._config.idle_flows,
+                active_flows=self._config.flows_per_actor,
+                hold=self._config.hold,
+                sweep_seconds=SWEEP_SECONDS,
             ),
             router=OwnerRouter(self._name, self.call, self._config.namespace),
             open_journal=lambda: open_journal(self._config.database_url),

@@ -99,7 +99,7 @@ class FlowHost:
         self._flush_scheduled = False
         self._slots_freed = False
         self._alarm = Alarm(clock, self._due)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in one order, that a run can be repeated
         self._recovering: asyncio.Task[None] | None = None
 
     # Life -------------------------------------------------------------------------------------------------------------
@@ -108,6 +108,13 @@ class FlowHost:
         """Begins to work, and to resume the open Flows of this owner in the background."""
         self._committer.start()
         self._recovering = self.spawn(self.residents.recover())
+        if self.settings.sweep_seconds:
+            self.spawn(self._sweep(self.settings.sweep_seconds))
+
+    async def _sweep(self, every: float) -> None:
+        while True:
+            await asyncio.sleep(every)
+            await self.residents.sweep()
 
     async def recovered(self) -> None:
         if self._recovering is not None:
@@ -475,12 +482,12 @@ class FlowHost:
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A background task that ends with the host; a failure is logged."""
         task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._spawned_done)
         return task
 
     def _spawned_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a background task of the engine failed", exc_info=task.exception())
 

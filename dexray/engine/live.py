@@ -95,8 +95,9 @@ class LiveFlow:
         self.last_used = 0.0
         self.children: dict[str, dict[int, Child]] = {}  # SubFlows that are seen to, by Step execution and number
         self.answers: OrderedDict[str, asyncio.Future[bytes]] = OrderedDict()  # recent write requests by id
-        self.closed_waiters: set[asyncio.Future[None]] = set()
-        self.history_waiters: set[asyncio.Future[None]] = set()
+        # Those who wait, in the order in which they came.
+        self.closed_waiters: dict[asyncio.Future[None], None] = {}
+        self.history_waiters: dict[asyncio.Future[None], None] = {}
         self.settled_waiters: list[tuple[int, asyncio.Future[None]]] = []
         # Step types that a search finds it by; None: it came from the journal, and they are not known here.
         self.indexed_steps: tuple[str, ...] | None = None if seq else ()

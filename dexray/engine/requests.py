@@ -291,8 +291,8 @@ async def _get_attribute(host: FlowHost, request: s.GetAttribute) -> s.Attribute
     live = await find(host, request.flow_id)
     check_trouble(live)
     check_attribute(host, live, request.name)
-    await settled(host, live)
     value = live.flow.state.attributes.get(request.name)
+    await settled(host, live)  # what was looked at, and not what has come since
     if value is None:
         return s.AttributeValue(found=False)
     return s.AttributeValue(found=True, value=value, blobs=await attach_blobs(host, [value]))
@@ -303,7 +303,7 @@ async def _wait_for_flow(host: FlowHost, request: s.WaitForFlow) -> s.FlowOutcom
     check_trouble(live)
     if not live.flow.is_closed:
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        live.closed_waiters.add(closed)
+        live.closed_waiters[closed] = None
         try:
             if not await within(closed, min(request.timeout, host.settings.longest_poll)):
                 raise ServiceError(
@@ -311,7 +311,7 @@ async def _wait_for_flow(host: FlowHost, request: s.WaitForFlow) -> s.FlowOutcom
                 )
             closed.result()
         finally:
-            live.closed_waiters.discard(closed)
+            live.closed_waiters.pop(closed, None)
     else:
         await settled(host, live)
     return await outcome(host, live)
@@ -332,8 +332,13 @@ async def outcome(host: FlowHost, live: LiveFlow) -> s.FlowOutcome:
 
 async def _describe_flow(host: FlowHost, request: s.DescribeFlow) -> s.FlowDescription:
     live = await find(host, request.flow_id)
+    described = _described(host, live)
     if not live.problem:
-        await settled(host, live)
+        await settled(host, live)  # what was looked at, and not what has come since
+    return described
+
+
+def _described(host: FlowHost, live: LiveFlow) -> s.FlowDescription:
     problem = live.problem
     spec = host.specs.get(live.flow.state.flow_type)
     if not problem and not live.flow.is_closed:
@@ -369,7 +374,7 @@ async def _history(host: FlowHost, request: s.GetHistory) -> s.HistoryPage:
         while True:
             # Listens before it looks: what becomes durable while the page is read is not missed.
             changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            live.history_waiters.add(changed)
+            live.history_waiters[changed] = None
             closed = live.durable_closed
             try:
                 page = await history_page(host, live.run_id, request, closed=closed)
@@ -379,7 +384,7 @@ async def _history(host: FlowHost, request: s.GetHistory) -> s.HistoryPage:
                     return page
                 changed.result()
             finally:
-                live.history_waiters.discard(changed)
+                live.history_waiters.pop(changed, None)
     row = await look_up(host, lambda: host.journal.find_run(request.run_id))
     if row is None or row.flow_id != request.flow_id:
         raise ServiceError("NOT_FOUND", f"Flow {request.flow_id!r} has no run {request.run_id!r}", "FLOW_NOT_EXISTS")

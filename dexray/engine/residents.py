@@ -118,7 +118,7 @@ class Residents:
         except Exception as error:
             future.set_exception(error)
         finally:
-            if future.exception() is not None:  # whoever waits gets it; nobody waiting is no fault
+            if future.done() and future.exception() is not None:  # whoever waits gets it; nobody waiting is no fault
                 logger.debug("Flow %r was not loaded", flow_id, exc_info=future.exception())
             del self._loading[flow_id]
 
@@ -170,6 +170,18 @@ class Residents:
                     if row.next_wake < NEVER:
                         self._wake_at(row.next_wake, row.flow_id)
             await self.resume(due)
+
+    async def sweep(self) -> None:
+        """Resumes open Flows of this owner that are due and that it has not, whoever began them."""
+        after = ""
+        while True:
+            rows = await self._read(partial(self._journal.open_runs, self._owner, after, 500, self._now()))
+            if not rows:
+                return
+            after = rows[-1].run_id
+            missing = [row.flow_id for row in rows if row.flow_id not in self.flows]
+            if missing:
+                await self.resume(missing)
 
     async def resume(self, flow_ids: list[str]) -> None:
         """Loads Flows, so that they go on; at most `width` at a time. One that can't be loaded stops nobody."""

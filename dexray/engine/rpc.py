@@ -117,7 +117,7 @@ class RpcDesk:
         self._calls: dict[tuple[str, str], _Call] = {}  # by Flow ID and request id
         self._out: dict[AttemptKey, _Out] = {}
         self._slots: dict[Kind, deque[asyncio.Future[None]]] = {}
-        self._undeployed: dict[str, set[asyncio.Future[None]]] = {}  # by Flow type
+        self._undeployed: dict[str, dict[asyncio.Future[None], None]] = {}  # by Flow type
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -284,7 +284,7 @@ class RpcDesk:
             if flow_spec is not None and spec is not None:
                 return flow_spec, spec
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._undeployed.setdefault(flow_type, set()).add(waiting)
+            self._undeployed.setdefault(flow_type, {})[waiting] = None
             try:
                 await _by(waiting, until)
             except _Late:
@@ -293,7 +293,7 @@ class RpcDesk:
             finally:
                 others = self._undeployed.get(flow_type)
                 if others is not None:
-                    others.discard(waiting)
+                    others.pop(waiting, None)
                     if not others:
                         del self._undeployed[flow_type]
 

@@ -14,7 +14,9 @@ class HostSettings:
     many Flows may have Steps under way at the same time (0: no bound); the others wait for their turn. A Flow that
     comes to only wait (for a message, a Timer, a retry or its code) gives its place back. dispatch_wait: seconds within
     which a worker must take an RPC, or it is refused. longest_poll: seconds that one request may wait for something to
-    come; the client asks again. hold: requests are answered, and no attempt is handed out."""
+    come; the client asks again. hold: requests are answered, and no attempt is handed out. sweep_seconds: how often the
+    owner looks in the database for Flows of its own that have work to do and that it does not know of (0: never): a
+    former life of it that was believed dead may have started some after it looked first."""
 
     checkpoint_records: int = 200
     checkpoint_bytes: int = 256 * 1024
@@ -26,6 +28,7 @@ class HostSettings:
     dispatch_wait: float = 10.0
     longest_poll: float = 60.0
     hold: bool = False
+    sweep_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

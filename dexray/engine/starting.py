@@ -83,7 +83,7 @@ async def start_flow(host: FlowHost, request: StartFlow) -> Started:
             live = await look_for(host, request.flow_id)
         try:
             if live is not None:
-                known = await _meet(host, live, request, look)
+                known = await _meet(host, live, request)
                 if known is not None:
                     return known
             if live is None or host.flows.get(request.flow_id) is live:
@@ -95,18 +95,20 @@ async def start_flow(host: FlowHost, request: StartFlow) -> Started:
     raise ServiceError("UNAVAILABLE", f"Flow {request.flow_id!r} is being started by others again and again; repeat")
 
 
-async def _meet(host: FlowHost, live: LiveFlow, request: StartFlow, look: bool) -> Started | None:
+async def _meet(host: FlowHost, live: LiveFlow, request: StartFlow) -> Started | None:
     """What the current run means for this start: the answer when it stands in the way or is of this very call, None
-    when a new run may begin. `look`: this call may have been made before."""
+    when a new run may begin."""
     from dexray.engine.requests import check_trouble, look_up, settled
 
     await settled(host, live)
-    if look:  # now that what was on its way has arrived: the first try of this call may have been among it
-        stored = await look_up(host, lambda: host.journal.recorded_answer(request.flow_id, _answer_key(request)))
-        if stored is not None:
-            return msgspec.msgpack.decode(stored, type=Started)
-        if host.flows.get(request.flow_id) is not live:
-            return None
+    while live.flow.is_closed and not live.durable_closed and not live.problem:
+        await settled(host, live)  # it closed meanwhile: what is not durable yet decides nothing
+    # Even a fresh call may have been made before: one that was under way for long comes after its own repeat.
+    stored = await look_up(host, lambda: host.journal.recorded_answer(request.flow_id, _answer_key(request)))
+    if stored is not None:
+        return msgspec.msgpack.decode(stored, type=Started)
+    if host.flows.get(request.flow_id) is not live:
+        return None
     state = live.flow.state
     if state.request_id == request.request_id and request.id_reuse_policy.startswith(_SUBFLOW):
         return Started(run_id=state.run_id)

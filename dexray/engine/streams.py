@@ -66,7 +66,7 @@ class StreamDesk:
         self._waiting: list[_Waiting] = []
         self._waiting_bytes = 0
         self._unwritten: Counter[Key] = Counter()
-        self._readers: dict[Key, set[asyncio.Future[None]]] = {}
+        self._readers: dict[Key, dict[asyncio.Future[None], None]] = {}
         self._placed: dict[str, float] = {}
         self._hurry = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
@@ -188,12 +188,12 @@ class StreamDesk:
     def listening(self, key: Key) -> Iterator[asyncio.Future[None]]:
         """A future that is done when something was written to the Stream here."""
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._readers.setdefault(key, set()).add(news)
+        self._readers.setdefault(key, {})[news] = None
         try:
             yield news
         finally:
             readers = self._readers[key]
-            readers.discard(news)
+            readers.pop(news, None)
             if not readers:
                 del self._readers[key]
 

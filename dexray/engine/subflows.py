@@ -214,11 +214,11 @@ class SubFlows:
             await settled(self._host, here)
         else:
             closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            here.closed_waiters.add(closed)
+            here.closed_waiters[closed] = None
             try:
                 await closed
             finally:
-                here.closed_waiters.discard(closed)
+                here.closed_waiters.pop(closed, None)
         return await outcome(self._host, here)
 
     def _tell(self, child: Child, outcome: FlowOutcome) -> None:

@@ -35,12 +35,12 @@ PAGE = 500  # records
 
 async def time_travel(host: FlowHost, request: TimeTravel) -> Started:
     point = _point(request)
-    look = not request.fresh
     for _ in range(50):
         live = await requests.find(host, request.flow_id)
         live.held += 1
         try:
-            known = await _known(host, live, request) if look else None
+            # A fresh call, too: one that was under way for long comes after its own repeat.
+            known = await _known(host, live, request)
             if known is not None:
                 return known
             cut = await _prepare(host, live, request, point)
@@ -52,7 +52,6 @@ async def time_travel(host: FlowHost, request: TimeTravel) -> Started:
                 raise
         finally:
             live.held -= 1
-        look = True
     raise ServiceError("UNAVAILABLE", f"Flow {request.flow_id!r} is being started by others again and again; repeat")
 
 
