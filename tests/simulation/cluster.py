@@ -145,6 +145,12 @@ class Port:
             self.refused = False
             self._life.host.slots_changed()
 
+    def adopt(self, task: AttemptTask) -> bool:
+        return False
+
+    def settled(self, key: AttemptKey) -> None:
+        pass
+
     def waiting_for(self, key: AttemptKey) -> str:
         return ""
 
