@@ -19,6 +19,7 @@ import tomllib
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def _spec(default: Any, parse: Callable[[Any], Any], doc: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings of an engine and its clients. Durations are seconds."""
+    """All settings of an engine and its clients. Durations are seconds, except `retention`."""
 
     home: str = _spec("~/.dexray", _text, "folder for the default database")
     database: str = _spec("", _text, "database URL or path; empty: SQLite under home")
@@ -90,6 +91,9 @@ class Settings:
     drain_seconds: float = _spec(5.0, _number(0.0), "how long an orderly end waits for attempts that run")
     hold: bool = _spec(False, lambda value: _flag(value), "an embedded engine answers, and starts no attempts")
     idle_flows: int = _spec(2000, _count(1), "Flows that only wait which a FlowActor keeps in memory")
+    retention: float = _spec(
+        0.0, lambda value: _days(value), 'days for which closed runs are kept, or "12h"; 0: for good'
+    )
     max_value_bytes: int = _spec(64 * 1024 * 1024, _count(1024), "largest encoded value")
     code_check: bool = _spec(True, lambda value: _flag(value), "load the code on a worker when it is deployed")
 
@@ -116,6 +120,23 @@ def canonical_database(database: str) -> str:
     if path == ":memory:":
         return database
     return os.path.realpath(os.path.expanduser(path))
+
+
+_UNITS = {"d": 1.0, "h": 1 / 24, "m": 1 / 1440, "s": 1 / 86400}
+
+
+def _days(value: Any) -> float:
+    """Days: a timedelta, a number, or a text such as "30", "30d", "12h", "90m", "45s"."""
+    if isinstance(value, timedelta):
+        value = value / timedelta(days=1)
+    unit = 1.0
+    if isinstance(value, str):
+        unit = _UNITS.get(value.strip()[-1:].lower(), 1.0)
+        value = value.strip().rstrip("dhmsDHMS")
+    try:
+        return _number(0.0)(value) * unit
+    except ValueError as error:
+        raise ValueError(f'{error}: a timedelta, days as a number, or a text like "30d", "12h", "90m"') from None
 
 
 def _flag(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,22 @@ class TestSources:
         monkeypatch.setenv("DEXRAY_IDLE_FLOWS", "7")
         settings, _ = resolve()
         assert (settings.flow_actors, settings.idle_flows) == (2, 7)
+
+    @pytest.mark.parametrize(
+        ("given", "days"),
+        [
+            (30, 30.0),
+            ("30", 30.0),
+            ("0.5d", 0.5),
+            ("12h", 0.5),
+            ("90M", 0.0625),
+            ("86400s", 1.0),
+            (timedelta(hours=6), 0.25),
+        ],
+    )
+    def test_retention_is_said_in_days_or_with_a_unit(self, tmp_path: Path, given: object, days: float) -> None:
+        settings, _ = resolve({"retention": given}, environ={}, folder=tmp_path)
+        assert settings.retention == pytest.approx(days)
 
     @pytest.mark.parametrize(("text", "value"), [("1", True), ("Yes", True), ("off", False), ("FALSE", False)])
     def test_a_variable_says_yes_or_no_in_words(self, tmp_path: Path, text: str, value: bool) -> None:
@@ -128,6 +145,8 @@ class TestRefusals:
             ({"request_timeout": True}, {}, "", ["request_timeout", "True", "a number"]),
             ({"idle_flows": float("inf")}, {}, "", ["idle_flows", "inf", "whole"]),
             ({"database": 7}, {}, "", ["database", "7", "argument", "a text"]),
+            ({"retention": "soon"}, {}, "", ["retention", "soon", "12h"]),
+            ({"retention": -1}, {}, "", ["retention", "-1", "from 0 up"]),
             ({"namespace": "a/b"}, {}, "", ["namespace", "'a/b'", "argument", "64 letters"]),
             ({"code_check": "maybe"}, {}, "", ["code_check", "'maybe'", "argument", "true or false"]),
             ({}, {"DEXRAY_NUM_CPUS": "-1"}, "", ["num_cpus", "'-1'", "(DEXRAY_NUM_CPUS)", "from 0 up"]),

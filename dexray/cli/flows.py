@@ -14,6 +14,7 @@ from dex.names import check_instance, physical_name
 from dex.values import CodecRegistry, detach
 from dex.wire.service import (
     CountFlows,
+    DeleteFlow,
     DescribeFlow,
     FlowEntry,
     GetHistory,
@@ -32,7 +33,7 @@ from dexray.cli.start import checked_id
 from dexray.cli.terminal import command
 
 app = typer.Typer(
-    help="List Flows, look at one, send it a message, stop it.", no_args_is_help=True, rich_markup_mode=None
+    help="List Flows, look at one, send it a message, stop it, delete it.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
@@ -246,3 +247,25 @@ def stop(
             )
         data = {"flow_id": flow_id, "stop_type": stop_type.name, "reason": reason}
         terminal.result(data, f"Flow {flow_id!r}: {stop_type.value} is on record")
+
+
+@app.command("delete")
+def delete(
+    flow_id: FlowId,
+    run: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Only this run; else all of the Flow.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    database: Database = None,
+    address: Address = None,
+    namespace: Namespace = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Remove a closed Flow with all that is kept of it. Asks first, in a terminal."""
+    with command(json=json, debug=debug) as terminal:
+        checked_id(flow_id)
+        what = f"Flow {flow_id!r}" if run is None else f"run {run} of Flow {flow_id!r}"
+        if not yes and terminal.can_ask:
+            typer.confirm(f"Delete {what} and all that is kept of it?", abort=True, err=True)
+        with engine.session(Place(database, address, namespace)) as session:
+            session.ask(DeleteFlow(flow_id=flow_id, run_id=run or "", fresh=True))
+        terminal.result({"flow_id": flow_id, "run_id": run}, f"{what} is deleted")

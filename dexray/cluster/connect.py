@@ -213,6 +213,7 @@ def engine_config(settings: Settings, *, hold: bool = False) -> EngineConfig:
         idle_flows=settings.idle_flows,
         drain_seconds=settings.drain_seconds,
         hold=hold,
+        retention=settings.retention * 86400,
         cluster_id=f"{address}/{settings.namespace}/{_session_name()}",
         address=address,
     )

@@ -22,7 +22,7 @@ from dex.wire.service import ServiceError, ServiceFailure, decode_request, encod
 from dex.wire.specs import DeploymentSpec
 from dexray.attempts.ids import message_id
 from dexray.cluster.code_store import CodeStore
-from dexray.cluster.protocol import ActorLoad, Elsewhere, EngineConfig, Failed, Ok
+from dexray.cluster.protocol import ActorLoad, Elsewhere, EngineConfig, Failed, Ok, flow_actor_name
 from dexray.cluster.protocol import encode as encode_reply
 from dexray.cluster.ray_attempts import RayAttempts
 from dexray.cluster.router import OwnerRouter
@@ -117,6 +117,8 @@ class FlowActor:
                 active_flows=self._config.flows_per_actor,
                 hold=self._config.hold,
                 sweep_seconds=SWEEP_SECONDS,
+                retention=self._config.retention,
+                removes_runs=self._name == flow_actor_name(0),  # which every engine has
             ),
             router=OwnerRouter(self._name, self.call, self._config.namespace),
             open_journal=lambda: open_journal(self._config.database_url),

@@ -34,6 +34,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     idle_flows: int
     drain_seconds: float = 5.0
     hold: bool = False
+    retention: float = 0.0  # seconds
     cluster_id: str
     address: str = ""
 

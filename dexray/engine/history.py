@@ -21,7 +21,7 @@ _NOT_SHOWN = ("step", "checkpoint")
 
 
 async def history_page(host: FlowHost, run_id: str, request: GetHistory, *, closed: bool) -> HistoryPage:
-    from dexray.engine.requests import look_up
+    from dexray.engine.requests import look_up, not_there
 
     events: list[HistoryEvent] = []
     seq, number = request.place if request.run_id == run_id and request.place[1] <= request.after else (0, 0)
@@ -40,6 +40,8 @@ async def history_page(host: FlowHost, run_id: str, request: GetHistory, *, clos
                 events.append(readable_event(number, event, record.at))
             place = (seq, number)
         if len(records) < wanted:
+            if closed and await look_up(host, partial(host.journal.find_run, run_id)) is None:
+                raise not_there(request.flow_id, run_id)  # removed meanwhile: this is not its end
             return HistoryPage(run_id=run_id, events=tuple(events), closed=closed, place=place)
 
 

@@ -31,6 +31,7 @@ from dexray.engine.questions import Questions
 from dexray.engine.records import next_record
 from dexray.engine.requests import not_active
 from dexray.engine.residents import Residents
+from dexray.engine.retention import Retention
 from dexray.engine.rpc import RpcDesk
 from dexray.engine.settings import HostLoad, HostSettings
 from dexray.engine.streams import StreamDesk
@@ -94,6 +95,7 @@ class FlowHost:
         self.subflows = SubFlows(self, router)
         self.streams = StreamDesk(self)
         self.questions = Questions(self, open_journal)
+        self.retention = Retention(self)
         self._committer = GroupCommitter(journal, blocking)
         self._touched: dict[LiveFlow, None] = {}
         self._flush_scheduled = False
@@ -110,6 +112,8 @@ class FlowHost:
         self._recovering = self.spawn(self.residents.recover())
         if self.settings.sweep_seconds:
             self.spawn(self._sweep(self.settings.sweep_seconds))
+        if self.settings.removes_runs:
+            self.spawn(self.retention.run())
 
     async def _sweep(self, every: float) -> None:
         while True:
@@ -457,6 +461,12 @@ class FlowHost:
         self._give_up(pending, reason)
         live.tell_all(reason)
         self._touch_all(self._hand_outs.settle_place(live))
+
+    def removed(self, flow_id: str, run_id: str) -> None:
+        """A run is not in the journal any more: it leaves memory as well."""
+        live = self.flows.get(flow_id)
+        if live is not None and live.run_id == run_id:
+            self._drop(live, Lost("the run was removed"))
 
     def park(self, live: LiveFlow, error: Exception) -> None:
         """This Flow is in trouble that is not its owner's to solve: it stops here, with its evidence, and the others go

@@ -37,6 +37,14 @@ class Questions:
             self._thread = BlockingThread("dexray-search")
         return await look_up(self._host, lambda: question(self._opened()), self._thread)
 
+    async def do(self, work: Callable[[Journal], T]) -> T:
+        """The same for work that nobody waits for: it is tried again for as long as the database is away."""
+        if self._open is None:
+            return await self._host.read(lambda: work(self._host.journal))
+        if self._thread is None:
+            self._thread = BlockingThread("dexray-search")
+        return await self._host.read(lambda: work(self._opened()), self._thread)
+
     def _opened(self) -> Journal:
         if self._journal is None:
             assert self._open is not None

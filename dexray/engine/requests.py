@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dex.values import reference_of, to_readable
 from dex.wire import service as s
 from dex.wire.service import ServiceError, encode
-from dexray.engine import control, search, starting, streams, travel, waiters
+from dexray.engine import control, retention, search, starting, streams, travel, waiters
 from dexray.engine.clock import Blocking
 from dexray.engine.history import history_page
 from dexray.engine.live import LiveFlow, Lost
@@ -50,13 +50,21 @@ async def answer(host: FlowHost, request: s.AnyRequest) -> s.Answer:
 async def find(host: FlowHost, flow_id: str) -> LiveFlow:
     live = await look_for(host, flow_id)
     if live is None:
-        raise ServiceError("NOT_FOUND", f"there is no Flow {flow_id!r}", "FLOW_NOT_EXISTS")
+        raise not_there(flow_id)
     return live
+
+
+def not_there(flow_id: str, run_id: str = "") -> ServiceError:
+    detail = f"Flow {flow_id!r} has no run {run_id!r}" if run_id else f"there is no Flow {flow_id!r}"
+    return ServiceError("NOT_FOUND", detail, "FLOW_NOT_EXISTS")
 
 
 async def look_for(host: FlowHost, flow_id: str) -> LiveFlow | None:
     """The Flow, from memory or from the journal; None when there is none. NotMine when another owner has it."""
     live = host.flows.get(flow_id)
+    if live is not None and retention.may_be_gone(host, live):
+        host.residents.evict(live)
+        live = None
     if live is None:
         with host.residents.wanted(flow_id):
             loading = host.residents.loading(flow_id)
@@ -130,9 +138,21 @@ def check_trouble(live: LiveFlow) -> None:
         raise ServiceError("INTERNAL", f"Flow {live.flow_id!r} has stopped: {live.problem}")
 
 
-async def attach_blobs(host: FlowHost, values: list[bytes | None]) -> dict[str, bytes]:
+async def attach_blobs(host: FlowHost, live: LiveFlow, values: list[bytes | None]) -> dict[str, bytes]:
+    """The large values among some values of a Flow."""
     hashes = {found for value in values if value is not None and (found := reference_of(value)) is not None}
-    return await look_up(host, lambda: host.journal.get_blobs(hashes)) if hashes else {}
+    if not hashes:
+        return {}
+    blobs = await look_up(host, lambda: host.journal.get_blobs(hashes))
+    missing = sorted(hashes - blobs.keys())
+    if missing:
+        run_id = live.run_id
+        if await look_up(host, lambda: host.journal.find_run(run_id)) is None and live.durable_closed:
+            raise not_there(live.flow_id)
+        raise ServiceError(
+            "DATA_LOSS", f"Flow {live.flow_id!r}: large values are not in the journal: {', '.join(missing)}"
+        )
+    return blobs
 
 
 async def write(
@@ -295,7 +315,7 @@ async def _get_attribute(host: FlowHost, request: s.GetAttribute) -> s.Attribute
     await settled(host, live)  # what was looked at, and not what has come since
     if value is None:
         return s.AttributeValue(found=False)
-    return s.AttributeValue(found=True, value=value, blobs=await attach_blobs(host, [value]))
+    return s.AttributeValue(found=True, value=value, blobs=await attach_blobs(host, live, [value]))
 
 
 async def _wait_for_flow(host: FlowHost, request: s.WaitForFlow) -> s.FlowOutcome:
@@ -326,7 +346,7 @@ async def outcome(host: FlowHost, live: LiveFlow) -> s.FlowOutcome:
         completions=tuple(state.completions),
         error_type=state.error_type,
         error_message=state.error_message,
-        blobs=await attach_blobs(host, [completion.output for completion in state.completions]),
+        blobs=await attach_blobs(host, live, [completion.output for completion in state.completions]),
     )
 
 
@@ -387,7 +407,7 @@ async def _history(host: FlowHost, request: s.GetHistory) -> s.HistoryPage:
                 live.history_waiters.pop(changed, None)
     row = await look_up(host, lambda: host.journal.find_run(request.run_id))
     if row is None or row.flow_id != request.flow_id:
-        raise ServiceError("NOT_FOUND", f"Flow {request.flow_id!r} has no run {request.run_id!r}", "FLOW_NOT_EXISTS")
+        raise not_there(request.flow_id, request.run_id)
     return await history_page(host, row.run_id, request, closed=row.closed_at is not None)
 
 
@@ -396,6 +416,7 @@ _ANSWER: dict[type, Callable[[FlowHost, Any], Awaitable[s.Answer]]] = {
     s.Publish: _publish,
     s.SetAttribute: _set_attribute,
     s.StopFlow: _stop_flow,
+    s.DeleteFlow: retention.delete_flow,
     s.SkipTimer: control.skip_timer,
     s.UpdateFlowConfig: control.update_config,
     s.TimeTravel: travel.time_travel,

@@ -109,6 +109,12 @@ class Residents:
             self._spawn(self._load_for(flow_id, future))
         return future
 
+    async def loaded(self, flow_id: str) -> None:
+        """Returns when no load of the Flow is under way, that began before now."""
+        future = self._loading.get(flow_id)
+        if future is not None:
+            await asyncio.wait((future,))
+
     async def _load_for(self, flow_id: str, future: asyncio.Future[LiveFlow | None]) -> None:
         try:
             future.set_result(await self._load(flow_id))
@@ -131,15 +137,17 @@ class Residents:
             if row.owner != self._owner:
                 self._away.pop(flow_id, None)
                 raise NotMine(row.owner)
-            if self._away.get(flow_id) == (row.run_id, row.epoch):
-                return await self._load_run(row, row.epoch)
-            epochs = await self._read(partial(self._journal.claim, [row.run_id], self._owner))
-            if row.run_id in epochs:
-                return await self._load_run(row, epochs[row.run_id])
+            epoch: int | None = row.epoch
+            if self._away.get(flow_id) != (row.run_id, row.epoch):
+                epoch = (await self._read(partial(self._journal.claim, [row.run_id], self._owner))).get(row.run_id)
+            if epoch is not None and (live := await self._load_run(row, epoch)) is not None:
+                return live
 
-    async def _load_run(self, row: RunRow, epoch: int) -> LiveFlow:
+    async def _load_run(self, row: RunRow, epoch: int) -> LiveFlow | None:
+        """None when the run was removed meanwhile."""
         loaded = await self._read(lambda: self._journal.load(row.run_id))
-        assert loaded is not None
+        if loaded is None:
+            return None
         started_here = self.flows.get(row.flow_id)
         if started_here is not None:
             return started_here

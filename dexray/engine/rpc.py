@@ -128,7 +128,7 @@ class RpcDesk:
         if name not in self._calls and not request.fresh:
             known = await requests.known_answer(self._host, live, request, RpcAnswer)
             if known is not None:
-                return replace(known, blobs=await requests.attach_blobs(self._host, [known.output]))
+                return replace(known, blobs=await requests.attach_blobs(self._host, live, [known.output]))
         call = self._calls.get(name)
         if call is None:
             requests.check_trouble(live)

@@ -16,7 +16,11 @@ class HostSettings:
     which a worker must take an RPC, or it is refused. longest_poll: seconds that one request may wait for something to
     come; the client asks again. hold: requests are answered, and no attempt is handed out. sweep_seconds: how often the
     owner looks in the database for Flows of its own that have work to do and that it does not know of (0: never): a
-    former life of it that was believed dead may have started some after it looked first."""
+    former life of it that was believed dead may have started some after it looked first.
+
+
+    retention: seconds for which closed runs are kept, 0 for good. removes_runs: this owner is the one that removes runs
+    whose time is over, whoever owns them."""
 
     checkpoint_records: int = 200
     checkpoint_bytes: int = 256 * 1024
@@ -29,6 +33,8 @@ class HostSettings:
     longest_poll: float = 60.0
     hold: bool = False
     sweep_seconds: float = 0.0
+    retention: float = 0.0
+    removes_runs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class SubFlows:
             timeout_handler=spec.timeout_handler,
             config=spec.config,
             attributes=spec.attributes,
-            blobs=await attach_blobs(self._host, [spec.input, *spec.attributes.values()]),
+            blobs=await attach_blobs(self._host, live, [spec.input, *spec.attributes.values()]),
             parent=live.flow_id,
         )
         await self._router.call(request)

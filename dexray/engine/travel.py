@@ -125,7 +125,7 @@ async def _indexed_texts(host: FlowHost, live: LiveFlow, cut: Cut) -> dict[str, 
         elif isinstance(write, commands.ApplyRpc):
             attributes.extend((name, value or b"") for name, value in write.result.writes.attributes.items())
     values = [value for name, value in attributes if value and name.partition("/")[0] in spec.indexes]
-    return await requests.attach_blobs(host, [*values])
+    return await requests.attach_blobs(host, live, [*values])
 
 
 async def _begin(
@@ -192,7 +192,9 @@ class _Past:
             page = await requests.look_up(self.host, partial(journal.records, self.run_id, self.after, limit))
             self._feed(page, last, index)
             if len(page) < PAGE:
-                return
+                break
+        if last is not None and self.after < last:
+            raise ServiceError("UNAVAILABLE", f"run {self.run_id} was removed while its past was read; repeat")
 
     def _feed(self, page: Sequence[Record], last: int | None, index: int | None) -> None:
         for record in page:

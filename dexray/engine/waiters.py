@@ -177,7 +177,7 @@ async def wait_for_attribute(host: FlowHost, request: s.WaitForAttribute) -> s.A
 
     question = f"Attribute {request.name!r} {request.operator} {request.operand.hex()}"
     value = await _answer(host, live, request, question, look)
-    return s.AttributeValue(found=True, value=value, blobs=await requests.attach_blobs(host, [value]))
+    return s.AttributeValue(found=True, value=value, blobs=await requests.attach_blobs(host, live, [value]))
 
 
 async def _answer(

@@ -10,6 +10,7 @@ How it is cut
 - `verdicts` says which records of a batch may be written: a pure function of the batch and of what the database has.
 - `sql` is the Journal over any SQL database; `appending` is its hot path, with statements that are compiled once.
 - `streams` is the part of it that keeps the messages of Streams, which are best effort and belong to no run.
+- `removal` is the part of it that takes closed runs away again, and blobs that no run refers to.
 - `schema` holds the tables and the list of migrations; `rows` turns rows into values and page tokens into positions.
 - `database` is the seam between databases: how a transaction is begun, repeated and given up, and the few words that
   databases say differently. `sqlite` is the SQLite side of it, `writer_queue` the kernel lock that its writers queue

@@ -17,6 +17,9 @@ from dexray.journal.database import Database, Prepared
 from dexray.journal.interface import Append, IndexEntry, NewRun, Outcome, RunChange
 from dexray.journal.verdicts import Standing, judge
 
+BLOBS = "blobs"
+"""The lock between those who refer to blobs and the one who frees them."""
+
 RUNNING = "RUNNING"  # the status of a run until a record changes it
 
 
@@ -103,6 +106,9 @@ class Appender:
     def put_blobs(self, connection: Connection, blobs: Iterable[tuple[str, str, bytes]]) -> None:
         """Stores (run_id, hash, body)."""
         rows = sorted(blobs, key=lambda row: row[1])  # in one order, or two writers could wait for each other
+        # Against the one who frees blobs: one that is there, and is not written again, must not go before the
+        # reference to it is seen.
+        self._database.hold(connection, BLOBS, shared=True)
         self._insert_blobs.many(connection, [(digest, len(body), body) for _, digest, body in rows])
         self._insert_refs.many(connection, [(run_id, digest) for run_id, digest, _ in rows])
 
@@ -114,7 +120,9 @@ class Appender:
         return Prepared(statement, self._database.dialect, parameters)
 
     def _standing(self, connection: Connection, batch: Sequence[Append]) -> tuple[dict[str, Standing], dict[str, str]]:
-        ids = self._database.ids({record.run_id for record in batch})
+        run_ids = {record.run_id for record in batch}
+        run_ids.update(record.new_run.blobs_of for record in batch if record.new_run and record.new_run.blobs_of)
+        ids = self._database.ids(run_ids)
         standings = {
             run_id: Standing(epoch, last_seq or 0)
             for run_id, epoch, last_seq in self._standings.rows(connection, (ids,))
@@ -165,7 +173,8 @@ class Appender:
         self._insert_requests.many(connection, requests)
         heirs = [(record.run_id, new.blobs_of) for record, new in new_runs.values() if new.blobs_of]
         self._inherit_refs.many(connection, heirs)
-        self.put_blobs(connection, blobs)
+        if blobs:
+            self.put_blobs(connection, blobs)
         self._put_checkpoints.many(connection, list(checkpoints.values()))
         if index:
             self._forget_entries.many(connection, [place for place in index if place[0] not in new_runs])

@@ -104,4 +104,11 @@ class Database(ABC):
         return upsert
 
     @abstractmethod
+    def hold(self, connection: Connection, name: str, *, shared: bool) -> None:
+        """Takes a lock of this name until the transaction ends; several transactions may share one.
+
+        There is nothing to do for a database whose write transactions run one after another anyway.
+        """
+
+    @abstractmethod
     def close(self) -> None: ...

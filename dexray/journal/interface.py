@@ -12,7 +12,9 @@ Rules
 - A record is refused (FENCED) as well when it answers a request that an earlier record has answered: what it
   does was done before.
 - A record that starts a run is refused (CONFLICT) when its Flow ID has a current run other than the one it
-  says it replaces.
+  says it replaces, or when the run whose blobs it refers to is not there any more.
+- A run that is removed is gone for every reader at once. A blob is there as long as a run refers to it, and for a
+  removed run until it is cleared away: whoever writes a record that needs a blob finds it there, or puts it there.
 - What `append` reported as DURABLE survives the loss of the machine (SQLite: WAL with synchronous=FULL).
 """
 
@@ -221,7 +223,7 @@ class Journal(Protocol):
     def load(self, run_id: str) -> LoadedRun | None: ...
 
     def records(self, run_id: str, after_seq: int, limit: int) -> list[Record]:
-        """Records for history, oldest first."""
+        """Records for history, oldest first; none of a run that was removed."""
 
     def open_runs(self, owner: str, after_run_id: str, limit: int, due_by: float = NEVER) -> list[RunRow]:
         """Open runs of an owner in the order of run_id, a page at a time; those whose next wake is not after
@@ -268,6 +270,24 @@ class Journal(Protocol):
         """The lease as it is, expired or not."""
 
     def release_lease(self, name: str, holder: str) -> None: ...
+
+    def runs_of(self, flow_id: str) -> list[RunRow]:
+        """All runs of a Flow ID, newest start first."""
+
+    def closed_runs(self, before: float, after: tuple[float, str], limit: int) -> list[RunRow]:
+        """Runs that were closed before a time, in the order of (closed_at, run_id), from behind `after` on."""
+
+    def remove_run(self, run_id: str) -> bool:
+        """Removes a closed run: it is gone for every reader at once, with its answers to requests. The newest run that
+        its Flow ID still has is the current one then; with the last one the Flow ID's Streams go as well. False when
+        there is no such run, or it is open."""
+
+    def clear_removed(self, limit: int) -> bool:
+        """Deletes up to `limit` records (and such) of runs that were removed. False when nothing was left to delete."""
+
+    def free_blobs(self, after: str, limit: int) -> tuple[int, str]:
+        """Deletes blobs that no run refers to, among those with the next `limit` hashes behind `after`. Returns how
+        many they were, and the hash to go on from: "" at the end."""
 
     def append_messages(self, batch: Sequence[NewMessage]) -> None:
         """Appends messages to their Streams, in order, and trims these, oldest first. Fenced by nothing."""

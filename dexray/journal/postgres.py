@@ -34,6 +34,7 @@ import os
 import random
 import socket
 import time
+import zlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from enum import Enum
@@ -166,6 +167,12 @@ class PostgresDatabase(Database):
 
     def insert(self, table: Table) -> Any:
         return insert(table)
+
+    def hold(self, connection: Connection, name: str, *, shared: bool) -> None:
+        lock = zlib.crc32(name.encode())
+        kind = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
+        # Two numbers: another space than that of the locks with one.
+        connection.connection.cursor().execute(f"SELECT {kind}({_MIGRATION_LOCK >> 32}, {lock - (1 << 31)})")
 
     def close(self) -> None:
         if not self._closed:

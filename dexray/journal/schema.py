@@ -8,6 +8,7 @@ What is where
 - `checkpoints`: the newest checkpoint of a run. `requests`: answers of writes, by Flow ID, so that they
   outlive the run.
 - `blobs` by content, and `blob_refs`: which runs hold which blob, so that a blob can be freed after its last run.
+- `removed_runs`: runs that are gone for every reader, and whose events and blobs are still being cleared away.
 - `deployments`: code by content. `flow_deployments`: the newest one of each Flow type.
 - `streams`, one row a Stream, and `stream_messages`: see `dexray.journal.streams`.
 - `attribute_index`: what can be searched of a run beyond its row: see `dexray.journal.searching`.
@@ -109,6 +110,17 @@ _children = Index(
     sqlite_where=runs.c.parent.is_not(None),
     postgresql_where=runs.c.parent.is_not(None),
 )
+
+# For retention, which looks for the runs that were closed first.
+runs_closed = Index(
+    "runs_closed",
+    runs.c.closed_at,
+    runs.c.run_id,
+    sqlite_where=runs.c.closed_at.is_not(None),
+    postgresql_where=runs.c.closed_at.is_not(None),
+)
+
+removed_runs = Table("removed_runs", metadata, Column("run_id", Ident, primary_key=True))
 
 events = Table(
     "events",
@@ -251,10 +263,16 @@ def _create_search(connection: Connection) -> None:
     metadata.create_all(connection, tables=[attribute_index], checkfirst=False)
 
 
+def _create_removals(connection: Connection) -> None:
+    removed_runs.create(connection)
+    runs_closed.create(connection)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "runs, events and what goes with them", _create_everything),
     Migration(2, "streams", _create_streams),
     Migration(3, "search", _create_search),
+    Migration(4, "removal of runs", _create_removals),
 )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, not_, select, update
 
-from dexray.journal import rows, searching, streams
+from dexray.journal import removal, rows, searching, streams
 from dexray.journal.appending import Appender
 from dexray.journal.database import Database
 from dexray.journal.interface import (
@@ -145,9 +145,14 @@ class SqlJournal(Journal):
         return self._database.read(work)
 
     def records(self, run_id: str, after_seq: int, limit: int) -> list[Record]:
-        return self._database.read(
-            lambda connection: _records(connection, run_id, after_seq, max(0, limit)), single=True
-        )
+        is_there = select(runs.c.run_id).where(runs.c.run_id == run_id)
+
+        def work(connection: Connection) -> list[Record]:
+            if connection.execute(is_there).one_or_none() is None:
+                return []
+            return _records(connection, run_id, after_seq, max(0, limit))
+
+        return self._database.read(work)
 
     def open_runs(self, owner: str, after_run_id: str, limit: int, due_by: float = NEVER) -> list[RunRow]:
         page = select(*rows.RUN_COLUMNS).where(runs.c.owner == owner, is_open, runs.c.run_id > after_run_id)
@@ -193,6 +198,37 @@ class SqlJournal(Journal):
     def recorded_answer(self, flow_id: str, request_id: str) -> bytes | None:
         answer = select(requests.c.answer).where(requests.c.flow_id == flow_id, requests.c.request_id == request_id)
         return self._database.read(lambda connection: connection.execute(answer).scalar_one_or_none(), single=True)
+
+    # Removal
+
+    def runs_of(self, flow_id: str) -> list[RunRow]:
+        found = self._database.read(lambda connection: connection.execute(removal.runs_of(flow_id)).all())
+        return [rows.run_row(row) for row in found]
+
+    def closed_runs(self, before: float, after: tuple[float, str], limit: int) -> list[RunRow]:
+        page = select(*rows.RUN_COLUMNS).where(
+            runs.c.closed_at.is_not(None),
+            runs.c.closed_at < before,
+            runs.c.closed_at >= after[0],
+            not_(and_(runs.c.closed_at == after[0], runs.c.run_id <= after[1])),
+        )
+        return self._runs(page.order_by(runs.c.closed_at, runs.c.run_id).limit(max(0, limit)))
+
+    def remove_run(self, run_id: str) -> bool:
+        while self._database.write(lambda connection: removal.thin_streams(connection, run_id)):
+            pass
+        return self._database.write(lambda connection: removal.remove(connection, self._database, run_id))
+
+    def clear_removed(self, limit: int) -> bool:
+        if not self._database.read(removal.has_leftovers):
+            return False
+        return self._database.write(lambda connection: removal.clear(connection, limit))
+
+    def free_blobs(self, after: str, limit: int) -> tuple[int, str]:
+        unused, last = self._database.read(lambda connection: removal.unused_blobs(connection, after, limit))
+        if not unused:
+            return 0, last
+        return self._database.write(lambda connection: removal.free(connection, self._database, unused)), last
 
     # Blobs
 

@@ -167,6 +167,9 @@ class SqliteDatabase(Database):
     def insert(self, table: Table) -> Any:
         return insert(table)
 
+    def hold(self, connection: Connection, name: str, *, shared: bool) -> None:
+        """Every writer has the file to itself."""
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

@@ -32,7 +32,8 @@ def judge(
 ) -> list[Outcome]:
     """One outcome per append, in order; DURABLE means that it may be written.
 
-    `runs` has the standing of every run of the batch that the database knows; `current` has the current run of the
+    `runs` has the standing of every run of the batch that the database knows, and of those whose blobs are
+    inherited; `current` has the current run of the
     Flow IDs that the batch starts; `answered` the requests of the batch that have an answer, where that was looked up.
     All are brought up to where they will stand after the batch.
     """
@@ -44,6 +45,8 @@ def judge(
             known = runs.get(record.run_id)
             if record.new_run is not None:
                 outcome = _judge_start(record, known, current.get(record.new_run.flow_id, ""), record.new_run.replaces)
+                if record.new_run.blobs_of and record.new_run.blobs_of not in runs:
+                    outcome = Outcome.CONFLICT  # it was removed, and its blobs may be gone
             elif known is None or known.epoch != record.epoch or known.last_seq + 1 != record.seq:
                 # A run that isn't there, another owner's run, or a hole: in each case the writer does not know the
                 # history's end.

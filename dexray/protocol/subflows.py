@@ -50,3 +50,15 @@ def subflow_id(parent_flow_id: str, step_execution_id: str, number: int) -> str:
 def start_request_id(parent_run_id: str, step_execution_id: str, number: int) -> str:
     """The request id of a child's start. Another run of the parent asks anew: then the reuse policy decides."""
     return f"subflow:{parent_run_id}/{step_execution_id}/{number}"
+
+
+def parent_of(request_id: str) -> tuple[str, str] | None:
+    """The run and the Step execution of the parent that a start request id names; None when it names none.
+
+    >>> parent_of(start_request_id("run-1", "Ship-1", 0))
+    ('run-1', 'Ship-1')
+    """
+    kind, _, place = request_id.partition(":")
+    run_id, _, rest = place.partition("/")
+    step, _, _ = rest.rpartition("/")
+    return (run_id, step) if kind == "subflow" and run_id and step else None

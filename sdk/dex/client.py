@@ -345,6 +345,9 @@ class Client:
     def time_travel(self, flow_id: str, options: TimeTravelOptions, *, request_id: str | None = None) -> str:
         return self._portal.call(self._client.time_travel, flow_id, options, request_id=request_id)
 
+    def delete_flow(self, flow_id: str, run_id: str | None = None) -> None:
+        self._portal.call(self._client.delete_flow, flow_id, run_id)
+
     def skip_timer(
         self, flow_id: str, step_execution_id: StepExecutionId, timer_id: TimerId, *, request_id: str | None = None
     ) -> None:

@@ -144,6 +144,18 @@ class ControlCalls:
         _check_kind("time_travel", "options", options, TimeTravelOptions)
         return (await self._caller.call(self._requests.time_travel(flow_id, options, request_id))).run_id
 
+    async def delete_flow(self, flow_id: str, run_id: str | None = None) -> None:
+        """Removes a closed Flow for good, with its history, values and Streams; or one of its runs.
+
+            await client.delete_flow("order-17")
+
+        run_id: a run that is closed; None stands for all runs of the Flow ID. When the latest run goes and others stay,
+        the latest of them takes its place. The Flow ID can be used again, as if it never had been.
+        Raises FlowNotFoundError for an unknown Flow or run, DexServiceError FAILED_PRECONDITION for one that is open
+        (`stop_flow` ends it), or that is a SubFlow whose parent still waits for it.
+        """
+        await self._caller.call(self._requests.delete_flow(flow_id, run_id))
+
 
 def _check_kind(operation: str, name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):

@@ -37,6 +37,7 @@ from dex.stream import MESSAGE_LIMIT, Stream
 from dex.values import attach, detach
 from dex.wire.service import (
     AttributeValue,
+    DeleteFlow,
     GetAttribute,
     InvokeRpc,
     ListStreamMessages,
@@ -249,6 +250,11 @@ class RequestBuilder:
             request_id=identity,
             fresh=fresh,
         )
+
+    def delete_flow(self, flow_id: str, run_id: str | None) -> DeleteFlow:
+        if run_id is not None and (not isinstance(run_id, str) or not run_id):
+            raise ValueError(f"delete_flow(run_id=…) takes the id of a run, or None for all runs; got {run_id!r}")
+        return DeleteFlow(flow_id=check_flow_id(flow_id), run_id=run_id or "", fresh=True)
 
     def time_travel(self, flow_id: str, options: TimeTravelOptions, request_id: str | None) -> TimeTravel:
         identity, fresh = _identity(request_id)

@@ -237,7 +237,7 @@ _BY_SUB_STATUS: Final[dict[ErrorSubStatus, type[DexServiceError]]] = {
 }
 
 _WORKS_ON_CLOSED_FLOWS: Final = frozenset(
-    {"describe_flow", "describe", "explain", "wait_for_flow", "time_travel", "history", "get_attribute"}
+    {"describe_flow", "describe", "explain", "wait_for_flow", "time_travel", "history", "get_attribute", "delete_flow"}
 )
 """Operations that a closed Flow answers too: when they find none, there is none."""
 

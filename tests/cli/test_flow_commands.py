@@ -1,4 +1,4 @@
-"""`dexray flow …`: list, show, publish and stop, over real Flows."""
+"""`dexray flow …`: list, show, publish, stop and delete, over real Flows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from dex import Client, FlowStatus, IdReusePolicy, StartFlowOptions
 from dex.wire.service import (
+    DeleteFlow,
     DescribeFlow,
     FailureDescription,
     FlowDescription,
@@ -359,3 +360,29 @@ def test_a_flow_id_with_control_characters_is_refused_before_an_engine_is_asked(
     for command in (("show", "a\nb"), ("stop", ""), ("publish", "a\x00", "c", "1")):
         assert dexray("flow", *command).code == 2
     assert dexray.places == []
+
+
+# delete ----------------------------------------------------------------------------------------
+
+
+def test_delete_removes_a_closed_flow(dexray: Shell, client: Client, waiting: str) -> None:
+    open_still = dexray("flow", "delete", "a", "--json")
+    assert open_still.code == 1
+    assert "Stop it first" in open_still.error["message"]
+    client.stop_flow("a")
+    client.wait_for_flow("a", timedelta(seconds=20))
+    assert dexray("flow", "delete", "a", "--json").data == {"flow_id": "a", "run_id": None}
+    gone = dexray("flow", "show", "a", "--json")
+    assert (gone.code, gone.error["code"]) == (1, "NOT_FOUND")
+    assert dexray("flow", "delete", "a").code == 1
+
+
+def test_delete_of_one_run_asks_in_a_terminal(
+    an_engine: Engine, dexray: Shell, client: Client, waiting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dexray.cli.terminal.Terminal.can_ask", True)
+    outcome = dexray("flow", "delete", "a", "--run", "r-1", stdin="n\n")
+    assert outcome.code == 1
+    assert "Delete run r-1 of Flow 'a'" in outcome.err
+    assert not any(isinstance(request, DeleteFlow) for request in an_engine.requests)
+    assert "has no run 'r-1'" in dexray("flow", "delete", "a", "--run", "r-1", "--yes").err

@@ -27,6 +27,7 @@ class ModelJournal:
     def __init__(self) -> None:
         self.runs: dict[str, ModelRun] = {}
         self.answers: dict[tuple[str, str], bytes] = {}
+        self.answered_by: dict[tuple[str, str], str] = {}
         self.blobs: dict[str, bytes] = {}
 
     def current(self, flow_id: str) -> str:
@@ -61,6 +62,23 @@ class ModelJournal:
         for run in moved:
             run.row = replace(run.row, owner=to_owner, epoch=run.row.epoch + 1)
         return [run.row.flow_id for run in moved]
+
+    def remove(self, run_id: str) -> bool:
+        """Removes a run with all that it leaves, down to the blobs that no other run refers to."""
+        run = self.runs.get(run_id)
+        if run is None or run.row.closed_at is None:
+            return False
+        del self.runs[run_id]
+        flow_id = run.row.flow_id
+        left = [other for other in self.runs.values() if other.row.flow_id == flow_id]
+        if left and not any(other.row.is_current for other in left):
+            newest = max(left, key=lambda other: (other.row.started_at, other.row.run_id))
+            newest.row = replace(newest.row, is_current=True)
+        for key in [key for key, by in self.answered_by.items() if by == run_id and key[0] == flow_id]:
+            del self.answers[key], self.answered_by[key]
+        used = {digest for other in self.runs.values() for record in other.written for digest in record.blobs}
+        self.blobs = {digest: body for digest, body in self.blobs.items() if digest in used}
+        return True
 
     def _verdict(self, record: Append) -> Outcome:
         run = self.runs.get(record.run_id)
@@ -106,6 +124,7 @@ class ModelJournal:
             )
         for request in record.requests:
             self.answers.setdefault((request.flow_id, request.request_id), request.answer)
+            self.answered_by.setdefault((request.flow_id, request.request_id), record.run_id)
         for digest, body in record.blobs.items():
             self.blobs.setdefault(digest, body)
         if record.checkpoint is not None:

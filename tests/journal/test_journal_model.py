@@ -65,6 +65,18 @@ class Life:
         expected = self.model.reassign(other, owner, limit)
         assert sorted(self.journals[owner].reassign(other, owner, limit)) == sorted(expected)
 
+    def remove(self, data: st.DataObject, owner: str) -> None:
+        """The ids of runs are used again here, so all is cleared away at once."""
+        run_id, journal = data.draw(st.sampled_from(RUNS), "removed"), self.journals[owner]
+        assert journal.remove_run(run_id) == self.model.remove(run_id)
+        while journal.clear_removed(data.draw(st.integers(1, 3), "cleared at once")):
+            pass
+        after = ""
+        while True:
+            _, after = journal.free_blobs(after, data.draw(st.integers(1, 3), "looked at together"))
+            if not after:
+                break
+
     def compare(self, owner: str) -> None:
         journal, model = self.journals[owner], self.model
         for run_id in RUNS:
@@ -150,7 +162,9 @@ def test_a_journal_does_what_the_model_does(backend: str, data: st.DataObject) -
             life = Life(journals)
             for _ in range(data.draw(st.integers(1, 10), "moves")):
                 owner = data.draw(st.sampled_from(OWNERS), "owner")
-                move = data.draw(st.sampled_from([life.append, life.append, life.append, life.claim, life.reassign]))
+                move = data.draw(
+                    st.sampled_from([life.append, life.append, life.append, life.claim, life.reassign, life.remove])
+                )
                 move(data, owner)
             life.compare(data.draw(st.sampled_from(OWNERS), "read by"))
         finally:

@@ -108,6 +108,16 @@ class StopFlow(Request[Done], frozen=True, kw_only=True):
     fresh: bool = False
 
 
+class DeleteFlow(Request[Done], frozen=True, kw_only=True):
+    """Removes closed runs for good: one, or with run_id "" all of the Flow ID. A repeat (fresh=False) that finds
+    nothing to remove is answered as the first one."""
+
+    answer_type = Done
+    operation = "delete_flow"
+    run_id: str = ""
+    fresh: bool = False
+
+
 class SkipTimer(Request[Done], frozen=True, kw_only=True):
     """`step` is a Step execution; `sys:timeout_handler-1` stands for the Flow's timeout, which has no other name."""
 
@@ -433,6 +443,7 @@ AnyRequest = (
     | Publish
     | SetAttribute
     | StopFlow
+    | DeleteFlow
     | SkipTimer
     | UpdateFlowConfig
     | TimeTravel
