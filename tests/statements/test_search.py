@@ -381,12 +381,47 @@ async def test_a_change_of_the_mode_shows_at_once(world: World) -> None:
     await world.deploy(flow)
     await world.start(flow, "f")
     await world.until_phase("f", "Waits-1", "waiting")
+    await world.advance(60)  # from here on nothing happens but what the test does
     for mode, expected in (("ALL", ["f"]), ("DISABLED", []), ("WITH_WAIT_FOR", ["f"])):
         config = FlowConfig(active_step_search_mode=ActiveStepSearchMode[mode])
         await world.client.update_flow_config(world.id("f"), config)
         assert await found(world, "ActiveStepTypes = 'Waits'") == expected
         await world.restart()
         assert await found(world, "ActiveStepTypes = 'Waits'") == expected
+
+
+@pytest.mark.statement("B66")
+@scenario()
+async def test_the_first_thing_after_a_crash_may_be_the_end(world: World) -> None:
+    flow = Made(Waits(), has=[go])
+    await world.deploy(flow)
+    await world.start(flow, "f", None, searched_as(ActiveStepSearchMode.ALL))
+    await world.until_phase("f", "Waits-1", "waiting")
+    await world.restart()
+    assert await found(world, "ActiveStepTypes = 'Waits'") == ["f"]
+    await world.client.stop_flow(world.id("f"))
+    assert await found(world, "ActiveStepTypes IS NOT NULL") == []
+
+
+class SlowToWait(Step[None]):
+    async def wait_for(self, context: AsyncContext, input: None) -> Wait:
+        await asyncio.sleep(50)
+        return Wait.until(go.for_one())
+
+    def execute(self, context: Context, input: None) -> StepDecision:
+        return graceful_complete()
+
+
+@pytest.mark.statement("B66")
+@scenario()
+async def test_a_step_has_run_wait_for_when_that_is_committed(world: World) -> None:
+    flow = Made(SlowToWait(), has=[go])
+    await world.deploy(flow)
+    await world.start(flow, "f", None, searched_as(ActiveStepSearchMode.WITH_WAIT_FOR))
+    await world.until_phase("f", "SlowToWait-1", "running")
+    assert await found(world, "ActiveStepTypes = 'SlowToWait'") == []
+    await world.until_phase("f", "SlowToWait-1", "waiting", timeout=100)
+    assert await found(world, "ActiveStepTypes = 'SlowToWait'") == ["f"]
 
 
 # What costs nothing, and what stops nobody ----------------------------------------------------------------------------
