@@ -29,6 +29,7 @@ from dex import (
     RPCResult,
     Step,
     StepDecision,
+    StepExecutionId,
     StepList,
     StepMovement,
     StepOptions,
@@ -144,14 +145,12 @@ registry = Registry([flow])
 
 
 def main() -> None:
-    import time
-
     import dexray
 
     with dexray.connect(registry) as client:
         flow_id = f"offer-{uuid4()}"
         client.start_flow(flow, flow_id, Offer("Acme", "Ada", remind_every=timedelta(seconds=1)))
-        time.sleep(2.5)
+        client.wait_for_step_completion(flow_id, StepExecutionId(Reminder, 2))
         print(client.invoke_rpc(flow.decide, flow_id, True))
         print(client.wait_for_flow(flow_id).single_output(str))
         done = [event.step_execution_id for event in client.history(flow_id) if event.kind == "StepCompleted"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dex import Flow, FlowResult, StartFlowOptions
+from dex import AsyncClient, Flow, FlowResult, Registry, StartFlowOptions
 from tests.world import InProcessWorld, World
 
 
@@ -41,6 +41,37 @@ async def away(world: World, seconds: float) -> None:
     await world.engine.crash()
     await world.advance(seconds)
     await world._begin(world.engine.registry)
+
+
+class Dying:
+    """Makes clients that are never answered when they call something for the first time, though it has its effect."""
+
+    def __init__(self, call: str) -> None:
+        self.call = call
+        self.called: list[str] = []
+
+    def __call__(self, registry: Registry) -> AsyncClient:
+        client = AsyncClient(registry)
+        method = getattr(client, self.call)
+
+        async def hanging(*arguments: Any, **options: Any) -> Any:
+            answer = await method(*arguments, **options)
+            if (what := str(arguments)) not in self.called:
+                self.called.append(what)
+                await asyncio.sleep(10**9)
+            return answer
+
+        setattr(client, self.call, hanging)
+        return client
+
+    async def restart(self, world: World, count: int) -> None:
+        """Kills the engine when so many calls have been made for the first time."""
+
+        async def made() -> bool:
+            return len(self.called) >= count
+
+        await world.until(made)
+        await world.restart()
 
 
 def now() -> float:

@@ -21,7 +21,7 @@ from examples.patterns.parallel_first_win import Mirror
 from examples.patterns.parallel_subflows import Juror
 from examples.patterns.parent_child import Batch
 from examples.patterns.scalable_parallel import Work
-from tests.examples.kit import now, outputs, run
+from tests.examples.kit import Dying, now, outputs, run
 from tests.world import World, scenario
 
 
@@ -96,6 +96,19 @@ async def test_each_child_is_started_once_however_often_the_parent_dies(world: W
     assert Counter(child.flow_id for child in children) == {world.id("batch.sea"): 1, world.id("batch.hill"): 1}
 
 
+@pytest.mark.statement("B62")
+@scenario()
+async def test_a_child_whose_start_was_not_committed_is_not_started_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = Dying("start_flow")
+    monkeypatch.setattr(parent_child, "AsyncClient", dying)
+    await world.deploy(parent_child.batch_flow, parent_child.photo_flow)
+    await world.start(parent_child.batch_flow, "batch", Batch({"sea": 1}, at_once=1))
+    await dying.restart(world, 1)
+    assert outputs(await world.result("batch"), dict[str, str]) == [{"sea": "developed in 1 s"}]
+
+
 @pytest.mark.parametrize(
     ("verdicts", "said", "seconds"),
     [
@@ -163,6 +176,23 @@ async def test_a_slot_is_granted_once_though_everything_dies_again_and_again(wor
     for name in names:
         await world.result(name, 600)
     await world.advance(5)
+    line = await world.client.invoke_rpc(resource_control.controller_flow.line, world.id("gpus"))
+    assert line == (1, 0)
+
+
+@scenario()
+async def test_what_was_asked_granted_and_given_back_counts_once_though_each_step_is_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.deploy(resource_control.controller_flow, resource_control.job_flow)
+    await world.start(resource_control.controller_flow, "gpus", 1)
+    dying = Dying("publish")
+    monkeypatch.setattr(resource_control, "AsyncClient", dying)
+    await job(world, "job", 1.0)
+    for count in (1, 2, 3):  # it asks, is granted a slot, and gives it back
+        await dying.restart(world, count)
+    await world.result("job")
+    await world.advance(10)
     line = await world.client.invoke_rpc(resource_control.controller_flow.line, world.id("gpus"))
     assert line == (1, 0)
 

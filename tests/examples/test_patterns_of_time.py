@@ -105,6 +105,7 @@ async def test_when_time_is_over_the_table_is_cleared_once_and_nobody_moves_any_
     if result.status is FlowStatus.COMPLETED:
         assert (moves, cleared, outputs(result)) == (6, 0, ["won after 6 moves"])
     else:
+        assert [e.step_execution_id for e in await world.history("game") if e.kind == "StepCancelled"] == ["Move-6"]
         assert (cleared, result.error_message) == (1, "time is over after 60 seconds; the table is cleared")
 
 

@@ -60,12 +60,13 @@ class Bank:
     def _keep(self, account: str, amount: int, key: str) -> None:
         if self.broken == account and amount > 0:
             raise PermissionError(f"the account of {account} is closed")
-        self.away -= 1
-        if self.away >= 0 and self.away % 2:
+        if amount:
+            self.away -= 1
+        if amount and self.away >= 0 and self.away % 2:
             raise ConnectionError("the bank is away")
         if key not in self.canceled:
             self.booked[key] = (account, amount)
-        if self.away >= 0:
+        if amount and self.away >= 0:
             raise ConnectionError("the answer of the bank got lost")
 
     def cancel(self, key: str) -> None:
@@ -208,24 +209,29 @@ async def test_of_many_who_swap_at_once_each_gets_what_another_left(world: World
 
 
 class Messages:
-    def __init__(self) -> None:
-        self.reminded: list[float] = []
+    """The other system is away until a time."""
+
+    def __init__(self, away_until: float = 0.0) -> None:
+        self.away_until = away_until
+        self.reminded: list[int] = []
         self.notified: list[str] = []
 
     def remind(self, seeker: str, text: str) -> None:
-        self.reminded.append(round(now() / DAYS, 1))
+        self.reminded.append(round(now() / 60))
 
     def notify(self, system: str, text: str) -> None:
+        if now() < self.away_until:
+            raise ConnectionError("the other system is away")
         self.notified.append(text.rpartition(" ")[2])
 
 
 @scenario()
 async def test_an_offer_is_repeated_until_it_is_accepted_and_the_first_decision_counts(world: World) -> None:
-    messages = Messages()
+    messages = Messages(away_until=45 * 60)
     flow = EngagementFlow(messages)
     await world.deploy(flow)
-    await world.start(flow, "offer", Offer("Acme", "Ada"))
-    await world.advance(2.5 * DAYS)
+    await world.start(flow, "offer", Offer("Acme", "Ada", remind_every=timedelta(minutes=10)))
+    await world.advance(25 * 60)
 
     async def decide(accepts: bool) -> str:
         try:
@@ -236,10 +242,11 @@ async def test_an_offer_is_repeated_until_it_is_accepted_and_the_first_decision_
             return "too late"
 
     said = await asyncio.gather(*(decide(accepts) for accepts in (True, False, False)))
+    await world.advance(60 * 60)
     (decision,) = outputs(await world.result("offer"))
     assert decision in said
     assert ({"accepted", "declined"} & set(said)) == {decision}
-    assert (messages.reminded, messages.notified) == ([1.0, 2.0], [decision])
+    assert (messages.reminded, messages.notified) == ([10, 20], [decision])
     await world.advance(100 * DAYS)
     assert len(messages.reminded) == 2
 
