@@ -1,7 +1,7 @@
 """The client: what can be done with a Flow from outside, here a tour of a night watchman's.
 
-A client starts Flows, feeds them (messages, Attributes, RPCs), looks at them (live state, history, lists) and stops
-them. All of it is strongly consistent: what one call was told is durable, and the next call sees it.
+A client starts Flows, feeds them (messages, Attributes, RPCs), looks at them (live state, history, lists, searches) and
+stops them. All of it is strongly consistent: what one call was told is durable, and the next call sees it.
 
 If the client's process dies in the middle: the Flow goes on. A call whose answer got lost may be repeated under the
 same `request_id`, and has one effect. If the engine's process dies: clients repeat their calls until it is back.
@@ -16,12 +16,14 @@ from uuid import uuid4
 
 from dex import (
     Attribute,
+    AttributeIndex,
     AttributeMatch,
     Channel,
     Client,
     Context,
     Flow,
     FlowStatus,
+    IndexType,
     PersistenceSchema,
     Registry,
     StartFlowOptions,
@@ -34,7 +36,7 @@ from dex import (
     go_to,
 )
 
-place = Attribute("place", str)
+place = Attribute("place", str, index=AttributeIndex(IndexType.KEYWORD))
 rounds = Attribute("rounds", int)
 bells = Channel("bells", int)
 
@@ -78,6 +80,8 @@ def tour(client: Client, flow_id: str) -> Iterator[str]:
     yield f"{step.step_execution_id} is open"
     listed = client.list_flows(flow_type=flow.get_flow_type(), status=FlowStatus.RUNNING)
     yield f"listed: {any(entry.flow_id == flow_id for entry in listed.flows)}"
+    found = client.search_flows("place = 'harbour' AND ExecutionStatus = 'RUNNING'", page_size=100)
+    yield f"found: {any(entry.flow_id == flow_id for entry in found.flows)}"
     yield f"{sum(event.kind == 'MessagePublished' for event in client.history(flow_id))} bells in its history"
 
     # Stop.

@@ -20,6 +20,7 @@ from uuid import uuid4
 from dex import (
     Attribute,
     AttributeIndex,
+    Client,
     Context,
     Flow,
     IndexType,
@@ -39,6 +40,7 @@ from dex import (
     force_complete,
     go_to,
     go_to_many,
+    quoted,
     rpc,
 )
 
@@ -144,6 +146,12 @@ flow = EngagementFlow(NoMessages())
 registry = Registry([flow])
 
 
+def open_offers(client: Client, employer: str) -> list[str]:
+    """The Flow IDs of an employer's offers that nobody has decided on yet."""
+    query = f"employer = {quoted(employer)} AND EngagementStatus = 'initiated'"
+    return [entry.flow_id for entry in client.search_flows(query, page_size=100).flows]
+
+
 def main() -> None:
     import dexray
 
@@ -151,7 +159,9 @@ def main() -> None:
         flow_id = f"offer-{uuid4()}"
         client.start_flow(flow, flow_id, Offer("Acme", "Ada", remind_every=timedelta(seconds=1)))
         client.wait_for_step_completion(flow_id, StepExecutionId(Reminder, 2))
+        print("open:", flow_id in open_offers(client, "Acme"))
         print(client.invoke_rpc(flow.decide, flow_id, True))
+        print("open:", flow_id in open_offers(client, "Acme"))
         print(client.wait_for_flow(flow_id).single_output(str))
         done = [event.step_execution_id for event in client.history(flow_id) if event.kind == "StepCompleted"]
         print(sum(step.startswith("Reminder-") for step in done), "reminders were sent")

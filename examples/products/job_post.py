@@ -38,6 +38,7 @@ from dex import (
     StepOptions,
     StopFlowOptions,
     dead_end,
+    quoted,
     rpc,
 )
 
@@ -117,6 +118,12 @@ def started_with(post: Post) -> StartFlowOptions:
     return options.with_attribute(salary, post.salary).with_attribute(revision, post.revision)
 
 
+def posts_about(client: Client, words: str, at_least: int) -> list[str]:
+    """The Flow IDs of open posts whose titles have these words, with a salary of so much."""
+    query = f"JobTitle = {quoted(words)} AND JobSalary >= {at_least} AND ExecutionStatus = 'RUNNING'"
+    return [entry.flow_id for entry in client.search_flows(query, page_size=100).flows]
+
+
 def edit(client: Client, post_id: str) -> list[bool]:
     """Two editors read the same post; the second to write is told to read it again."""
     client.start_flow(flow, post_id, None, started_with(Post("Gardener", "Likes roses", 100)))
@@ -134,6 +141,7 @@ def main() -> None:
         post_id = f"post-{uuid4()}"
         print(edit(client, post_id))
         print(client.invoke_rpc(flow.read, post_id))
+        print("found:", post_id in posts_about(client, "gardener", at_least=150))
         client.stop_flow(post_id, StopFlowOptions(reason="filled"))
 
 

@@ -193,6 +193,7 @@ async def test_what_was_asked_granted_and_given_back_counts_once_though_each_ste
         await dying.restart(world, count)
     await world.result("job")
     await world.advance(10)
+    assert (await world.kinds("job")).count("MessagePublished") == 1
     line = await world.client.invoke_rpc(resource_control.controller_flow.line, world.id("gpus"))
     assert line == (1, 0)
 

@@ -107,6 +107,7 @@ def test_a_watchman_is_started_fed_watched_and_stopped(tmp_path: Any) -> None:
             "watches at the harbour",
             "Watch-3 is open",
             "listed: True",
+            "found: True",
             "2 bells in its history",
             "CANCELED",
         ]

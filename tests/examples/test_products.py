@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dex import FlowAlreadyStartedError, FlowNotActiveOrNotFoundError, FlowStatus, RpcLockConflictError
+from dex import FlowAlreadyStartedError, FlowNotActiveOrNotFoundError, FlowStatus, RpcLockConflictError, StepExecutionId
 from examples.products import (
     email_agent,
     engagement,
@@ -390,6 +390,22 @@ def test_of_two_editors_the_second_has_to_read_again(tmp_path: Path) -> None:
     with client_of(job_post.registry, tmp_path) as client:
         assert job_post.edit(client, "post") == [True, False]
         assert client.invoke_rpc(job_post.flow.read, "post").title == "Head gardener"
+        assert job_post.posts_about(client, "gardener", at_least=150) == ["post"]
+        assert job_post.posts_about(client, "gardener", at_least=250) == []
+        client.stop_flow("post")
+        client.wait_for_flow("post")
+        assert job_post.posts_about(client, "gardener", at_least=150) == []
+
+
+def test_open_offers_of_an_employer_are_found_until_they_are_decided(tmp_path: Path) -> None:
+    with client_of(engagement.registry, tmp_path) as client:
+        for name, employer in (("one", "Acme"), ("two", "Acme"), ("three", "O'Hara")):
+            client.start_flow(engagement.flow, name, Offer(employer, "Ada"))
+            client.wait_for_step_completion(name, StepExecutionId(engagement.Initialize))
+        assert sorted(engagement.open_offers(client, "Acme")) == ["one", "two"]
+        assert engagement.open_offers(client, "O'Hara") == ["three"]
+        assert client.invoke_rpc(engagement.flow.decide, "one", False) == "declined"
+        assert engagement.open_offers(client, "Acme") == ["two"]
 
 
 @scenario()
