@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LOOK_EVERY = 0.05  # seconds
+_ONLY_IN_PROCESS = frozenset(
+    {"errors", "raise_error", "kill_worker_on_attempt", "fail_commit", "restart", "step_wall_clock"}
+)
 
 
 class RayFlowTest(Looking):
@@ -141,6 +144,14 @@ class RayFlowTest(Looking):
                 "mark the test with @pytest.mark.virtual_time, or shorten what it waits for"
             )
         time.sleep(duration.total_seconds())
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ONLY_IN_PROCESS:
+            raise AttributeError(
+                f"{name} is of the in-process engine: mark the test with @pytest.mark.virtual_time, and it is left out "
+                "on Ray"
+            )
+        raise AttributeError(f"RayFlowTest has no attribute {name!r}")
 
     def _read(self, read: Callable[[Journal], T]) -> T:
         until = time.monotonic() + self._patience
