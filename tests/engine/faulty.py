@@ -1,26 +1,24 @@
 """What the engine stands between, with faults on command: the journal, its thread, and the attempts.
 
-`FaultyJournal` is the real SQLite journal behind a wire that can be cut before a call, or after it, when the work is
-done and nobody hears of it. `Lane` is the journal's thread in virtual time. `ScriptedPort` hands no code out: a test
-says what comes of each attempt, and when.
+`FaultyJournal` is that of `dexray.testing`, whose wire is cut by chance too. `Lane` is the journal's thread in virtual
+time. `ScriptedPort` hands no code out: a test says what comes of each attempt, and when.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dexray.journal.interface import Append, JournalUnavailable
+from dexray.journal.interface import Append
 from dexray.protocol.attempts import AttemptKey, AttemptResult, AttemptTask, interrupted
 from dexray.protocol.ports import AttemptPort, AttemptSink
+from dexray.testing import faults
+from dexray.testing.faults import AFTER, BEFORE
 
 T = TypeVar("T")
-
-BEFORE, AFTER = "before", "after"
 
 
 @dataclass(slots=True)
@@ -32,73 +30,35 @@ class Plan:
     after: float = 0.0
 
 
-class FaultyJournal:
-    """A `Journal`. `down` cuts every call off before its work; `fail` cuts single calls off."""
+class FaultyJournal(faults.FaultyJournal):
+    """With faults by chance, on the loop's time."""
 
     def __init__(self, inner: Any, plan: Plan | None = None) -> None:
-        self.inner = inner
-        self.down = False
-        self.down_until = 0.0  # on the loop's time
-        self.calls: Counter[str] = Counter()
-        self.faults = 0
+        super().__init__(inner, lambda: asyncio.get_running_loop().time())
         self.batches: list[list[Append]] = []  # what was appended, whatever came of it
         self.poison: Callable[[Append], bool] | None = None  # records that the database can't take
-        self._next: dict[str, list[str]] = {}
         self._plan = plan
         self._dice = random.Random(plan.seed if plan is not None else 0)
 
-    def fail(self, operation: str, *when: str) -> None:
-        """The next calls of one operation: each BEFORE or AFTER its work."""
-        self._next.setdefault(operation, []).extend(when)
-
-    def out_for(self, seconds: float) -> None:
-        """An outage of virtual time, from now on."""
-        self.down_until = asyncio.get_running_loop().time() + seconds
-
     def calm(self) -> None:
-        """No more faults."""
-        self.down, self.down_until, self._plan = False, 0.0, None
-        self._next.clear()
+        super().calm()
+        self._plan = None
 
     def append(self, batch: Sequence[Append]) -> Any:
         self.batches.append(list(batch))
         if self.poison is not None and any(self.poison(record) for record in batch):
             raise ValueError("the database can't take this value")
-        return self._call("append", batch)
-
-    def __getattr__(self, operation: str) -> Any:
-        def call(*args: Any, **named: Any) -> Any:
-            return self._call(operation, *args, **named)
-
-        return call
-
-    def _call(self, operation: str, *args: Any, **named: Any) -> Any:
-        self.calls[operation] += 1
-        fault = self._fault(operation)
-        if fault == BEFORE:
-            raise self._cut(operation)
-        answer = getattr(self.inner, operation)(*args, **named)
-        if fault == AFTER:
-            raise self._cut(operation)
-        return answer
+        return super().append(batch)
 
     def _fault(self, operation: str) -> str:
-        if self.down or (self.down_until and asyncio.get_running_loop().time() < self.down_until):
-            return BEFORE
-        waiting = self._next.get(operation)
-        if waiting:
-            return waiting.pop(0)
-        if self._plan is not None:
+        fault = super()._fault(operation)
+        if not fault and self._plan is not None:
             chance = self._dice.random()
             if chance < self._plan.before:
                 return BEFORE
             if chance < self._plan.before + self._plan.after:
                 return AFTER
-        return ""
-
-    def _cut(self, operation: str) -> JournalUnavailable:
-        self.faults += 1
-        return JournalUnavailable(f"the wire was cut ({operation})")
+        return fault
 
 
 class Lane:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from pathlib import Path
 
 import pytest
 
 from dex import AsyncClient, AttributeMatch, FlowNotActiveOrNotFoundError, FlowStatus, RpcLockConflictError
+from dexray.testing import FlowTest
 from examples.patterns import (
     drain_internal,
     entity_store,
@@ -21,7 +21,6 @@ from examples.patterns import (
 from examples.patterns.drain_external import DrainExternalFlow, submit
 from examples.patterns.manual_intervention import ManualInterventionFlow
 from tests.examples.kit import failed_at, outputs, run
-from tests.examples.test_rpc_and_attribute import client_of
 from tests.world import World, scenario
 
 
@@ -102,8 +101,9 @@ async def test_two_who_change_a_profile_at_once_lose_nothing(world: World) -> No
     assert len(await world.client.invoke_rpc(entity_store.flow.profile, profile)) == 21
 
 
-def test_a_profile_is_kept_changed_and_closed(tmp_path: Path) -> None:
-    with client_of(entity_store.registry, tmp_path) as client:
+def test_a_profile_is_kept_changed_and_closed() -> None:
+    with FlowTest(entity_store.registry) as test:
+        client = test.client
         client.start_flow(entity_store.flow, "ada")
         entity_store.update(client, "ada", {"name": "Ada", "phone": "12"})
         assert entity_store.update(client, "ada", {"phone": None}) == 2
@@ -114,8 +114,9 @@ def test_a_profile_is_kept_changed_and_closed(tmp_path: Path) -> None:
             entity_store.update(client, "ada", {"phone": "34"})
 
 
-def test_large_state_is_kept_in_buckets_and_chunks(tmp_path: Path) -> None:
-    with client_of(large_state.registry, tmp_path) as client:
+def test_large_state_is_kept_in_buckets_and_chunks() -> None:
+    with FlowTest(large_state.registry) as test:
+        client = test.client
         client.start_flow(large_state.flow, "w")
         assert large_state.work(client, "w") == ["bolts +100: 100 left", "nuts +20: 20 left", "bolts -30: 70 left"]
 

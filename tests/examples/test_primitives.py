@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dex import FlowErrorType, FlowResult, FlowStatus, StartFlowOptions, StepDurability, StopFlowOptions
+from dexray.testing import FlowTest
 from examples.primitives import (
     channel,
     client_apis,
@@ -23,7 +24,6 @@ from examples.primitives import (
     wait_types,
 )
 from examples.primitives.step_decision import Delivery
-from tests.examples.test_rpc_and_attribute import client_of
 from tests.world import World, scenario
 
 
@@ -74,8 +74,9 @@ async def test_no_order_is_lost_or_cooked_twice_by_crashes(world: World) -> None
     assert outputs(await world.result("kitchen", 700), list[str]) == [[f"dish {number}" for number in range(5)]]
 
 
-def test_the_guests_of_a_hotel_are_found(tmp_path: Any) -> None:
-    with client_of(search.registry, tmp_path) as client:
+def test_the_guests_of_a_hotel_are_found() -> None:
+    with FlowTest(search.registry) as test:
+        client = test.client
         for name in ("Grand", "Petit"):
             search.check_in(client, name)
         assert list(search.questions(client, "Grand")) == [
@@ -100,8 +101,9 @@ async def test_a_guest_is_found_by_what_a_crash_has_not_undone(world: World) -> 
     assert await world.client.count_flows("nights = 1") == 0
 
 
-def test_a_watchman_is_started_fed_watched_and_stopped(tmp_path: Any) -> None:
-    with client_of(client_apis.registry, tmp_path) as client:
+def test_a_watchman_is_started_fed_watched_and_stopped() -> None:
+    with FlowTest(client_apis.registry) as test:
+        client = test.client
         assert list(client_apis.tour(client, "watchman")) == [
             "started 1 run",
             "watches at the harbour",

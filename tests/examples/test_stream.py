@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from dexray.testing import FlowTest
 from examples.primitives import stream
-from tests.examples.test_rpc_and_attribute import client_of
 
 
-def test_a_story_is_heard_while_it_is_told(tmp_path: Path) -> None:
-    with client_of(stream.registry, tmp_path) as client:
+def test_a_story_is_heard_while_it_is_told() -> None:
+    with FlowTest(stream.registry) as test:
+        client = test.client
         story, chapter, sources = stream.an_evening(client, "story")
         assert story == " ".join(stream.STORY)
         assert chapter == 3
