@@ -2,6 +2,7 @@
 
     flow_test   `FlowTest`: clients, time, faults, errors; everything in the thread of the test
     looking     what a test sees of a Flow, and the assertions on it; the same on every engine
+    seen        a Flow as its journal has it
     on_ray      `RayFlowTest`: the same face over a real local cluster
     pytest_plugin   the fixtures `flow_test` and `ray_flow_test`, and the flag `--dexray-on`
 
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
     )
     from dexray.testing.flow_test import FlowTest, HandlerError
     from dexray.testing.inprocess import InProcessEngine
-    from dexray.testing.looking import ANYTHING, OpenStep, PendingTimer, Ran, StepRun
+    from dexray.testing.looking import ANYTHING, Ran
     from dexray.testing.on_ray import RayFlowTest
+    from dexray.testing.seen import OpenStep, PendingTimer, StepRun
     from dexray.testing.virtual import VirtualClock, VirtualLoop, run_virtual
 
 __all__ = [
@@ -62,8 +64,9 @@ _MODULES = {
     "errors": ("EngineProblem", "FaultNotMet", "FlowTestError", "NeverAtRest", "WaitsForTime", "WaitsForever"),
     "flow_test": ("FlowTest", "HandlerError"),
     "inprocess": ("InProcessEngine",),
-    "looking": ("ANYTHING", "OpenStep", "PendingTimer", "Ran", "StepRun"),
+    "looking": ("ANYTHING", "Ran"),
     "on_ray": ("RayFlowTest",),
+    "seen": ("OpenStep", "PendingTimer", "StepRun"),
     "virtual": ("VirtualClock", "VirtualLoop", "run_virtual"),
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}

@@ -45,7 +45,8 @@ from dexray.testing.driver import NEVER, Driver
 from dexray.testing.errors import EngineProblem, FaultNotMet, FlowTestError, NeverAtRest
 from dexray.testing.faults import AFTER, BEFORE, FaultyJournal, WorkerDeath, WorkerDeaths
 from dexray.testing.inprocess import InProcessEngine
-from dexray.testing.looking import AnyStep, Looking, open_steps
+from dexray.testing.looking import AnyStep, Looking
+from dexray.testing.seen import open_steps
 from dexray.testing.virtual import EPOCH, VirtualClock
 
 T = TypeVar("T")

@@ -189,6 +189,22 @@ def test_a_failed_commit_needs_time_to_be_tried_again() -> None:
         test.assert_open_steps("order", Approve)  # its caller has left, the start has not
 
 
+def test_a_commit_of_unknown_outcome_is_there_before_anybody_hears_of_it() -> None:
+    with FlowTest(ORDERS, skip_time=False) as test:
+        test.fail_commit("before")
+        with pytest.raises(WaitsForTime):
+            test.client.start_flow(order, "not written", SHOES)
+        with pytest.raises(FlowTestError, match="there is no Flow"):
+            test.status("not written")
+        test.advance(1)
+        test.fail_commit("unknown")
+        with pytest.raises(WaitsForTime):
+            test.client.start_flow(order, "written", SHOES)
+        assert test.status("written") == "RUNNING"
+        test.advance(1)
+        test.assert_steps_run("written", Ran(Quote, attempts=1))
+
+
 def test_commits_fail_one_at_a_time() -> None:
     with FlowTest(ORDERS) as test:
         test.fail_commit()

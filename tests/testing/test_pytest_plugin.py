@@ -148,9 +148,9 @@ def test_fails(flow_test):
 
 
 def test_the_help_names_the_flag(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_inprocess("-p", PLUGIN, "--help")
+    result = pytester.runpytest_inprocess("-p", PLUGIN, *QUIET, "--help")
     result.stdout.fnmatch_lines(["*--dexray-on={process,ray}*"])
-    result = pytester.runpytest_inprocess("-p", PLUGIN, "--fixtures")
+    result = pytester.runpytest_inprocess("-p", PLUGIN, *QUIET, "--fixtures")
     result.stdout.fnmatch_lines_random(["flow_test*", "ray_flow_test*"])
 
 
