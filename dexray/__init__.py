@@ -11,9 +11,20 @@ from dexray.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from dexray.cluster.connect import connect, connect_async, default_service, keep_ray, open_service
+    from dexray.cluster.stopping import Stopped, stop
 
 __version__ = "0.1.0"
-__all__ = ["Settings", "SettingsError", "connect", "connect_async", "default_service", "keep_ray", "open_service"]
+__all__ = [
+    "Settings",
+    "SettingsError",
+    "Stopped",
+    "connect",
+    "connect_async",
+    "default_service",
+    "keep_ray",
+    "open_service",
+    "stop",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +33,8 @@ def __getattr__(name: str) -> Any:
         from dexray.cluster import connect as module
 
         return getattr(module, name)
+    if name in ("Stopped", "stop"):
+        from dexray.cluster import stopping
+
+        return getattr(stopping, name)
     raise AttributeError(f"module 'dexray' has no attribute {name!r}")

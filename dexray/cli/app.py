@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from dexray.cli import about, demo, flows, start, visualize
+from dexray.cli import about, demo, flows, start, stop, visualize
 from dexray.cli.problems import FAILED, INTERRUPTED
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("demo")(demo.demo)
 app.command("run")(start.run_flow)
 app.add_typer(flows.app, name="flow")
 app.command("visualize")(visualize.visualize)
+app.command("stop")(stop.stop)
 app.command("config")(about.config)
 app.command("version")(about.version)
 

@@ -249,10 +249,11 @@ class Directory:
 
     # Ending -----------------------------------------------------------------------------------------------------------
 
-    async def shutdown(self, drain: float | None = None) -> None:
+    async def shutdown(self, drain: float | None = None) -> int:
         """Ends the engine in order: attempts that run may finish within `drain` seconds (`drain_seconds` if not given),
-        FlowActors write what they decided, then go, then the lease.
+        FlowActors write what they decided, then go, then the lease. The number of attempts that did not finish.
         """
+        left = 0
         drain = self._config.drain_seconds if drain is None else drain
         self._ended = "the engine is ending: connect again"
         for task in (self._starting, self._watching):
@@ -262,7 +263,8 @@ class Directory:
         begun = self._starting is not None and self._starting.done() and not self._starting.cancelled()
         if begun:
             ending = [actor.shutdown.remote(drain) for actor in self._actors.values()]
-            await asyncio.gather(*ending, return_exceptions=True)
+            ended = await asyncio.gather(*ending, return_exceptions=True)
+            left = sum(count for count in ended if isinstance(count, int))
         for actor in self._actors.values():
             ray.kill(actor, no_restart=True)
         journal = self._journal
@@ -271,6 +273,7 @@ class Directory:
                 await self._blocking(lambda: journal.release_lease(leases.LEASE, self._holder))
             except JournalUnavailable as error:
                 logger.warning("the lease is left to expire: %s", error)
+        return left
 
     def _end(self, reason: str) -> None:
         """This engine can't work, or not any more: it leaves nothing behind, so that another can take its name."""

@@ -152,12 +152,13 @@ class FlowActor:
             raise LookupError(f"deployment {deployment_id} is not in the database")
         return stored.code
 
-    async def shutdown(self, drain: float) -> None:
-        """Ends in order: attempts that run may finish within `drain` seconds, what was decided is written."""
-        if self._host is not None:
-            await self._host.stop(drain)
+    async def shutdown(self, drain: float) -> int:
+        """Ends in order: attempts that run may finish within `drain` seconds, what was decided is written. The number
+        of attempts that did not finish."""
+        left = await self._host.stop(drain) if self._host is not None else 0
         if self._attempts is not None:
             await self._attempts.close()
+        return left
 
     # Clients ----------------------------------------------------------------------------------------------------------
 

@@ -134,6 +134,12 @@ def describe(lease: Lease) -> str:
     )
 
 
+def namespace_of(lease: Lease) -> str:
+    """The Ray namespace of the engine that has it; "" when that is not known."""
+    holder = _holder_of(lease)
+    return holder.namespace if holder is not None else ""
+
+
 @dataclass(frozen=True, slots=True)
 class LivingEngine:
     """The engine that has the lease of a database, and the address of its Ray."""

@@ -287,7 +287,7 @@ def _find_ray(settings: Settings) -> str:
     address = engine.address if engine is not None else _started_on_this_machine()
     if settings.address == "local" or not address:
         return "local"
-    _use_token()
+    use_token()
     return address
 
 
@@ -347,7 +347,7 @@ def _started_on_this_machine() -> str:
         return ""
 
 
-def _use_token() -> None:
+def use_token() -> None:
     """A cluster of this user on this machine, found and not named: his token is for it (as with ray.init("auto"))."""
     try:
         from ray._private.authentication import authentication_token_setup as setup

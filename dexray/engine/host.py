@@ -124,10 +124,10 @@ class FlowHost:
         if self._recovering is not None:
             await self._recovering
 
-    async def stop(self, drain: float = 0.0) -> None:
+    async def stop(self, drain: float = 0.0) -> int:
         """Ends in order: nothing more is taken, what was decided is written; in an outage, for as long as a call would
         wait. Attempts that are out have `drain` seconds to finish; those that are out then are left to the next owner,
-        for whom they were interrupted."""
+        for whom they were interrupted; the number of these."""
         self._hand_outs.hold()
         await self._written()  # starts that are on their way to the journal become attempts that are out
         left = await self._hand_outs.drain(drain)
@@ -137,6 +137,7 @@ class FlowHost:
         self.stopped = True
         await self._written()
         await self.abandon()
+        return left
 
     async def _written(self) -> None:
         """Returns when all that was decided is written; in an outage, after as long as a call would wait."""
