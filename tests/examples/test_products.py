@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from dex import FlowAlreadyStartedError, FlowNotActiveOrNotFoundError, FlowStatus, RpcLockConflictError, StepExecutionId
+from dexray.testing import FlowTest
 from examples.products import (
     email_agent,
     engagement,
@@ -32,7 +32,6 @@ from examples.products.shortlist_candidates import Candidate, ShortlistFlow
 from examples.products.signup import Form, UserSignupFlow
 from examples.products.subscription import Plan, SubscriptionFlow
 from tests.examples.kit import away, now, outputs, run
-from tests.examples.test_rpc_and_attribute import client_of
 from tests.world import World, scenario
 
 DAY = timedelta(days=1)
@@ -160,8 +159,9 @@ async def test_an_order_on_a_refused_card_fails_and_says_so(world: World) -> Non
     assert await world.client.invoke_rpc(flow.how_is_it, world.id("order")) == "refused"
 
 
-def test_a_customer_is_answered_when_the_card_is_charged(tmp_path: Path) -> None:
-    with client_of(order_processing.registry, tmp_path) as client:
+def test_a_customer_is_answered_when_the_card_is_charged() -> None:
+    with FlowTest(order_processing.registry) as test:
+        client = test.client
         assert order_processing.buy(client, "good", ORDER) == "charged"
 
 
@@ -345,8 +345,9 @@ async def test_a_user_is_written_to_daily_until_the_link_is_followed_however_oft
     assert mailer.sent == ["ada@example.org"] * 3
 
 
-def test_a_name_is_given_once_and_a_form_that_is_sent_again_is_the_same_one(tmp_path: Path) -> None:
-    with client_of(signup.registry, tmp_path) as client:
+def test_a_name_is_given_once_and_a_form_that_is_sent_again_is_the_same_one() -> None:
+    with FlowTest(signup.registry) as test:
+        client = test.client
         first = Form("ada", "ada@example.org")
         assert signup.sign_up(client, first, "form 1") == "look into your letterbox"
         assert signup.sign_up(client, first, "form 1") == "look into your letterbox"
@@ -386,8 +387,9 @@ async def test_the_mirror_has_the_newest_post_in_the_end(world: World) -> None:
     assert (await world.describe("post")).status == "RUNNING"
 
 
-def test_of_two_editors_the_second_has_to_read_again(tmp_path: Path) -> None:
-    with client_of(job_post.registry, tmp_path) as client:
+def test_of_two_editors_the_second_has_to_read_again() -> None:
+    with FlowTest(job_post.registry) as test:
+        client = test.client
         assert job_post.edit(client, "post") == [True, False]
         assert client.invoke_rpc(job_post.flow.read, "post").title == "Head gardener"
         assert job_post.posts_about(client, "gardener", at_least=150) == ["post"]
@@ -397,8 +399,9 @@ def test_of_two_editors_the_second_has_to_read_again(tmp_path: Path) -> None:
         assert job_post.posts_about(client, "gardener", at_least=150) == []
 
 
-def test_open_offers_of_an_employer_are_found_until_they_are_decided(tmp_path: Path) -> None:
-    with client_of(engagement.registry, tmp_path) as client:
+def test_open_offers_of_an_employer_are_found_until_they_are_decided() -> None:
+    with FlowTest(engagement.registry) as test:
+        client = test.client
         for name, employer in (("one", "Acme"), ("two", "Acme"), ("three", "O'Hara")):
             client.start_flow(engagement.flow, name, Offer(employer, "Ada"))
             client.wait_for_step_completion(name, StepExecutionId(engagement.Initialize))
