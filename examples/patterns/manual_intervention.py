@@ -42,6 +42,7 @@ skip = Channel("skip", str)
 class Payroll(Protocol):
     def pay(self, employee: str, key: str) -> str:
         """Pays and gives a receipt; the same key again: the same receipt."""
+        ...
 
 
 class StrictPayroll:

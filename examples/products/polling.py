@@ -39,6 +39,7 @@ from dex import (
 class Office(Protocol):
     def has_approved(self, house: str, question: int) -> bool:
         """question: how many times it was asked, this one included."""
+        ...
 
 
 class SlowOffice:

@@ -130,7 +130,7 @@ class Flow(ABC, Generic[StartT]):
         """The Attributes, Channels and Streams of the Flow. Default: none."""
         return PersistenceSchema()
 
-    def handle_timeout(self, context: AsyncContext) -> Handled[StepDecision]:
+    def handle_timeout(self, context: AsyncContext, /) -> Handled[StepDecision]:
         """Runs once when the Flow's timeout fires, if overridden. It may be a generator or `async` too, as a Step's
         execute.
         """

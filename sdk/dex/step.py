@@ -33,7 +33,7 @@ ResultT = TypeVar("ResultT")
 
 Handled: TypeAlias = "ResultT | Coroutine[Any, Any, ResultT] | Generator[StepOutput, None, ResultT]"
 """What a handler returns to its caller, in each of the three forms. An override names the form that it has; its Context
-may be the plain one, of which AsyncContext is a kind."""
+may be the plain one, of which AsyncContext is a kind, and its parameters may have any names."""
 
 
 class Step(ABC, Generic[InputT]):
@@ -48,10 +48,10 @@ class Step(ABC, Generic[InputT]):
     """
 
     @abstractmethod
-    def execute(self, context: AsyncContext, input: InputT) -> Handled[StepDecision]:
+    def execute(self, context: AsyncContext, input: InputT, /) -> Handled[StepDecision]:
         """Acts, and says what the Flow does next."""
 
-    def wait_for(self, context: AsyncContext, input: InputT) -> Handled[Wait]:
+    def wait_for(self, context: AsyncContext, input: InputT, /) -> Handled[Wait]:
         """Says what to wait for before execute. A Step that does not override this waits for nothing."""
         return Wait.skip_immediately()
 

@@ -84,6 +84,14 @@ class Maybe(Step[int | None]):
         return go_to_many(StepMovement.of(Maybe, 5), StepMovement.of(Maybe(), None, StepOptions()))
 
 
+class NamesItsInput(Step[int]):
+    def wait_for(self, context: Context, number: int) -> Wait:
+        return Wait.until(NUMBERS.for_n(number))
+
+    def execute(self, ctx: Context, number: int) -> StepDecision:
+        return go_to(NamesItsInput, number)
+
+
 class Yields(Step[None]):
     def execute(self, context: Context, input: None) -> Generator[StepOutput, None, StepDecision]:
         yield heartbeat()
