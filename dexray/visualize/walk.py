@@ -38,9 +38,8 @@ from dexray.visualize.values import (
 )
 
 _DEEPEST: Final = 10
-_MOST_CALLS: Final = 500
 _MOST_STATEMENTS: Final = 5_000
-"""What one handler may take: a second or so. A handler that needs more has parts that can't be told."""
+"""What the walk through one handler may take, calls counted in. One that needs more has parts that can't be told."""
 _OURS: Final = ("dex", "dexray")
 
 
@@ -71,7 +70,7 @@ class _Walk(Expressions):
         self._root = root
         self._package = package
         self._stack: list[CodeType | ast.AST] = []
-        self._calls = self._statements = 0
+        self._statements = 0
         self._is_guarded = False
         self._left_loop: list[dict[str, Values]] = []
 
@@ -150,8 +149,9 @@ class _Walk(Expressions):
         arguments: Arguments,
         defaults: dict[str, Values],
     ) -> Values:
-        self._calls += 1
-        if self._stack.count(identity) > 1 or len(self._stack) >= _DEEPEST or self._calls > _MOST_CALLS:
+        self._statements += 1
+        is_too_much = len(self._stack) >= _DEEPEST or self._statements > _MOST_STATEMENTS
+        if is_too_much or self._stack.count(identity) > 1:
             self.escape(arguments)
             return UNKNOWN
         _bind(scope, node, arguments, defaults)

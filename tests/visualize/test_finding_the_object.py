@@ -483,6 +483,8 @@ class Picks(Does):
             for channel in (queue, inbox)
             if isinstance(channel.name, str) and channel in (inbox,)
         ]
+        _, second = sorted((queue, inbox), key=lambda channel: channel.name == context.flow_id)
+        second.pending_messages(context)
         found = queue if context.attempt > 1 else inbox
         print(0 if found is queue else len(found.pending_messages(context)))
         match found:
@@ -491,7 +493,19 @@ class Picks(Does):
         return dead_end() if found is inbox and found.pending_messages(context) else go_to(Picks, None)
 
 
+reads_it, sizes_it = lambda context: queue.pending_messages(context), lambda context: queue.size(context)
+
+
+class TwoOnALine(Does):
+    """Two functions on one line can't be told from each other."""
+
+    def execute(self, context: Context, input: None) -> StepDecision:
+        sizes_it(context)
+        return dead_end()
+
+
 SILENT: list[type[Does]] = [
+    TwoOnALine,
     Dynamic,
     OtherContext,
     Flagged,

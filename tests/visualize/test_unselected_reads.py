@@ -244,6 +244,10 @@ class Desk(Made):
     def reads_selected(self, context: Context, input: str) -> RPCResult[int]:
         return RPCResult(stock.get(context, input) + len(rooms.pending_messages(context, input)))
 
+    @rpc(load_attribute_map_instances=(stock.load("pear"),))
+    def reads_another(self, context: Context) -> RPCResult[int]:
+        return RPCResult(stock.get(context, "plum"))
+
     def handle_timeout(self, context: Context) -> StepDecision:
         return graceful_complete(len(inbox.pending_messages(context)))
 
@@ -348,6 +352,17 @@ def test_options_of_a_movement_replace_those_of_the_step() -> None:
 
 other_queue = Channel("queue", int)
 stranger = Attribute("stranger", int)
+
+
+class ExpectsStrangers(Does):
+    def execute(self, context: Context, input: None) -> StepDecision:
+        with suppress(ValueError):
+            stranger.get(context)
+        return dead_end()
+
+
+def test_a_handler_that_expects_the_refusal_may_use_strangers() -> None:
+    assert findings(Made(ExpectsStrangers(), has=HAS)) == []
 
 
 class UsesStrangers(Waits):

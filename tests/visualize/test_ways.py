@@ -55,6 +55,8 @@ class Elsewhere(Does):
 
 A_INSTANCE = A()
 ROUTES: dict[str, type[Does]] = {"a": A, "b": B, "c": C}
+DEBUG = False
+TO_A = StepMovement.of(A, None)
 DONE = go_to_many(StepMovement.of(A, None), StepMovement.of(B, None)).with_canceling_steps(C)
 
 
@@ -112,6 +114,35 @@ class ReadyMade(Does):
         return DONE
 
 
+class ReadyMadeMovement(Does):
+    def execute(self, context: Context, input: None) -> StepDecision:
+        return go_to_many(TO_A, StepMovement.of(B, None))
+
+
+class ByFlag(Does):
+    """The helper goes the way that its caller chose, and no other."""
+
+    def execute(self, context: Context, input: None) -> StepDecision:
+        return self.ends(is_last=False)
+
+    def ends(self, is_last: bool) -> StepDecision:
+        return go_to(C, None) if is_last else self.goes(is_last)
+
+    def goes(self, is_last: bool) -> StepDecision:
+        if is_last:
+            return go_to(B, None)
+        return go_to(A, None)
+
+
+class ByGlobalFlag(Does):
+    """The flag may be another one where the Flow is deployed."""
+
+    def execute(self, context: Context, input: None) -> StepDecision:
+        if DEBUG:
+            return go_to(B, None)
+        return go_to(A, None)
+
+
 class Fallback(Does):
     def execute(self, context: Context, input: None) -> StepDecision:
         return force_complete_if_channels_empty(None, StepMovement.of(A, None), queue)
@@ -141,6 +172,9 @@ class Helped(Does):
         (Table, "ABC"),
         (TableWithDefault, "ABC"),
         (ReadyMade, "AB"),
+        (ReadyMadeMovement, "AB"),
+        (ByFlag, "A"),
+        (ByGlobalFlag, "AB"),
         (Fallback, "A"),
         (Helped, "AB"),
     ],
@@ -170,12 +204,26 @@ class UnseenMovement(Does):
         return go_to_many(StepMovement.of(A, None), *movements)
 
 
+class UnseenAppended(Does):
+    def execute(self, context: Context, input: None) -> StepDecision:
+        movements = [StepMovement.of(A, None)]
+        movements.append(random.choice(movements))
+        return go_to_many(*movements)
+
+
+class UnseenAdded(Does):
+    def execute(self, context: Context, input: None) -> StepDecision:
+        movements = [StepMovement.of(A, None)]
+        movements += random.sample(movements, 1)
+        return go_to_many(*movements)
+
+
 class ByHand(Does):
     def execute(self, context: Context, input: None) -> StepDecision:
         return StepDecision(DONE.kind, DONE.movements)
 
 
-@pytest.mark.parametrize("step", [Unseen, UnseenTarget, UnseenMovement, ByHand])
+@pytest.mark.parametrize("step", [Unseen, UnseenTarget, UnseenMovement, UnseenAppended, UnseenAdded, ByHand])
 def test_a_flow_that_may_lead_anywhere_has_no_unreachable_steps(step: type[Does]) -> None:
     flow = Made(step(), A(), B())
     assert findings(flow) == []
