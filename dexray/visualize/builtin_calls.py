@@ -11,6 +11,7 @@ from dexray.visualize.options import fields_of
 from dexray.visualize.scope import Property, Unresolved, attribute_of
 from dexray.visualize.values import (
     CONTEXT,
+    NO_VALUE,
     NOTHING,
     STAND_INS,
     UNKNOWN,
@@ -24,7 +25,8 @@ from dexray.visualize.values import (
     only,
 )
 
-_SAME_ELEMENTS: Final = (list, tuple, set, frozenset, sorted, reversed, iter)
+_SAME_ELEMENTS: Final = (list, tuple, iter)
+_OTHER_ORDER: Final = (set, frozenset, sorted, reversed)
 _ONE_ELEMENT: Final = (min, max, next)
 _HARMLESS: Final = (len, print, repr, sum, any, all, range, str, int, float, bool, abs, round, id, hash, type(None))
 
@@ -38,6 +40,8 @@ def answer(walk: Expressions, callee: Any, arguments: Arguments) -> Values | Non
     first = arguments.get(0, "")
     if any(callee is known for known in _SAME_ELEMENTS):
         return only(Items(())) if first is None else only(_copy(walk.items(first)))
+    if any(callee is known for known in _OTHER_ORDER):
+        return only(Items(element=NO_VALUE if first is None else walk.items(first).element))
     if any(callee is known for known in _ONE_ELEMENT):
         given = arguments.positional
         return UNKNOWN if first is None else join((walk.items(first).element, *given[1:])).unsure()

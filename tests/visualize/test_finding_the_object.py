@@ -483,7 +483,8 @@ class Picks(Does):
             for channel in (queue, inbox)
             if isinstance(channel.name, str) and channel in (inbox,)
         ]
-        _, second = sorted((queue, inbox), key=lambda channel: channel.name == context.flow_id)
+        first, second = sorted((queue, inbox), key=lambda channel: channel.name == context.flow_id)
+        first.pending_messages(context)
         second.pending_messages(context)
         found = queue if context.attempt > 1 else inbox
         print(0 if found is queue else len(found.pending_messages(context)))

@@ -56,6 +56,7 @@ class Elsewhere(Does):
 A_INSTANCE = A()
 ROUTES: dict[str, type[Does]] = {"a": A, "b": B, "c": C}
 DEBUG = False
+OTHERS = [StepMovement.of(B, None)]
 TO_A = StepMovement.of(A, None)
 DONE = go_to_many(StepMovement.of(A, None), StepMovement.of(B, None)).with_canceling_steps(C)
 
@@ -207,14 +208,14 @@ class UnseenMovement(Does):
 class UnseenAppended(Does):
     def execute(self, context: Context, input: None) -> StepDecision:
         movements = [StepMovement.of(A, None)]
-        movements.append(random.choice(movements))
+        movements.append(random.choice(OTHERS))
         return go_to_many(*movements)
 
 
 class UnseenAdded(Does):
     def execute(self, context: Context, input: None) -> StepDecision:
         movements = [StepMovement.of(A, None)]
-        movements += random.sample(movements, 1)
+        movements += random.sample(OTHERS, 1)
         return go_to_many(*movements)
 
 
