@@ -13,7 +13,7 @@ From the outside in:
 
 - `source` finds the syntax tree of a function, `scope` the object behind a name or an attribute, and `values` says
   what an expression may be: real objects, stand-ins for what a handler will make, or something unknown.
-- `evaluate` (expressions) and `walk` (statements, helpers) go through a handler; `dex_calls` and `builtin_calls` know
+- `evaluate` (expressions), `statements` and `walk` (helpers) go through a handler; `dex_calls` and `builtin_calls` know
   what the calls of dex and of Python mean. What comes out are the `facts` of one handler.
 - `graph` puts a Flow together, `options` says what a method selects, `diagnostics` compares.
 - `data`, `text` and `mermaid` show it.

@@ -6,7 +6,9 @@ import dataclasses
 from datetime import timedelta
 from typing import Any, Final
 
-from dexray.visualize.evaluate import Arguments, Expressions
+from dexray.visualize.arguments import Arguments
+from dexray.visualize.evaluate import Expressions
+from dexray.visualize.operations import items_of
 from dexray.visualize.options import fields_of
 from dexray.visualize.scope import Property, Unresolved, attribute_of
 from dexray.visualize.values import (
@@ -39,19 +41,19 @@ def answer(walk: Expressions, callee: Any, arguments: Arguments) -> Values | Non
         return None
     first = arguments.get(0, "")
     if any(callee is known for known in _SAME_ELEMENTS):
-        return only(Items(())) if first is None else only(_copy(walk.items(first)))
+        return only(Items(())) if first is None else only(_copy(items_of(first)))
     if any(callee is known for known in _OTHER_ORDER):
-        return only(Items(element=NO_VALUE if first is None else walk.items(first).element))
+        return only(Items(element=NO_VALUE if first is None else items_of(first).element))
     if any(callee is known for known in _ONE_ELEMENT):
         given = arguments.positional
-        return UNKNOWN if first is None else join((walk.items(first).element, *given[1:])).unsure()
+        return UNKNOWN if first is None else join((items_of(first).element, *given[1:])).unsure()
     if (callee is map or callee is filter) and first is not None:
         return _mapped(walk, callee, first, arguments)
     if callee is zip:
-        parts = tuple(walk.items(values).element for values in arguments.positional)
+        parts = tuple(items_of(values).element for values in arguments.positional)
         return only(Items(element=UNKNOWN if arguments.is_open else only(Items(parts))))
     if callee is enumerate and first is not None:
-        return only(Items(element=only(Items((UNKNOWN, walk.items(first).element)))))
+        return only(Items(element=only(Items((UNKNOWN, items_of(first).element)))))
     if callee is isinstance:
         return _isinstance(first, arguments.get(1, ""))
     if callee is getattr and first is not None:
@@ -90,7 +92,7 @@ def _method(walk: Expressions, owner: Any, name: str, arguments: Arguments) -> V
             owner.add(UNKNOWN if first is None else first)
             return only(None)
         case Items(), "extend" | "update" | "extendleft":
-            owner.add(UNKNOWN if first is None else walk.items(first).element)
+            owner.add(UNKNOWN if first is None else items_of(first).element)
             return only(None)
         case Items(), "insert":
             owner.add(arguments.get(1, "") or UNKNOWN)
@@ -123,7 +125,7 @@ def _method(walk: Expressions, owner: Any, name: str, arguments: Arguments) -> V
 
 
 def _mapped(walk: Expressions, callee: Any, first: Values, arguments: Arguments) -> Values:
-    elements = [walk.items(values).element for values in arguments.positional[1:]]
+    elements = [items_of(values).element for values in arguments.positional[1:]]
     answers = [
         walk.call(function, Arguments(elements, {}, arguments.is_open, arguments.rest), None)
         for function in first.known

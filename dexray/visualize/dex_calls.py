@@ -37,8 +37,10 @@ from dex import (
 )
 from dex.options import ExecuteFailureRoute
 from dex.wait import ChannelCondition, SubFlowCondition, TimerCondition
-from dexray.visualize.evaluate import Arguments, Expressions
+from dexray.visualize.arguments import Arguments
+from dexray.visualize.evaluate import Expressions
 from dexray.visualize.facts import Cancel, Condition, Doing, Movement, ResultRead, Use
+from dexray.visualize.operations import items_of
 from dexray.visualize.options import fields_of
 from dexray.visualize.source import where
 from dexray.visualize.values import (
@@ -238,9 +240,9 @@ def _complete_if_empty(walk: Expressions, arguments: Arguments, node: ast.Call |
 
 def _rpc_result(walk: Expressions, arguments: Arguments, node: ast.Call | None) -> Values:
     movements = arguments.get(1, "next_steps")
-    is_seen = movements is None or _all_seen(walk, [walk.items(movements).element])
+    is_seen = movements is None or _all_seen(walk, [items_of(movements).element])
     cancels = arguments.get(2, "canceling_steps")
-    _note_cancels(walk, NO_VALUE if cancels is None else walk.items(cancels).element, node)
+    _note_cancels(walk, NO_VALUE if cancels is None else items_of(cancels).element, node)
     return only(Made(Kind.RPC_RESULT, has_unseen=not is_seen))
 
 

@@ -8,16 +8,15 @@ may be another one elsewhere (`if DEBUG:`), so it decides nothing: that way coun
 from __future__ import annotations
 
 import ast
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
+from dexray.visualize.arguments import Arguments
 from dexray.visualize.facts import Facts
+from dexray.visualize.operations import as_sure_as, at, combined, compared, each, items_of, table_of
 from dexray.visualize.scope import Property, Scope, Unresolved, attribute_of
 from dexray.visualize.values import (
     CONTEXT,
@@ -38,48 +37,6 @@ from dexray.visualize.values import (
     join,
     only,
 )
-
-_ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-_ORDER: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-
-
-@dataclass(slots=True)
-class Arguments:
-    """What a call is given. is_open: more follow, how many isn't known; `rest` is what each of them may be."""
-
-    positional: list[Values] = field(default_factory=list)
-    keywords: dict[str, Values] = field(default_factory=dict)
-    is_open: bool = False
-    rest: Values = NO_VALUE
-
-    def get(self, position: int, name: str) -> Values | None:
-        """An argument by its place or its name, None when it isn't given."""
-        if name in self.keywords:
-            return self.keywords[name]
-        if position < len(self.positional):
-            return self.positional[position]
-        return UNKNOWN if self.is_open else None
-
-    def all(self) -> Iterator[Values]:
-        yield from self.positional
-        yield from self.keywords.values()
-        yield self.rest
-
-    def behind(self, first: Values) -> Arguments:
-        """These with one argument before them."""
-        return Arguments([first, *self.positional], self.keywords, self.is_open, self.rest)
 
 
 class Expressions(ABC):
@@ -110,7 +67,7 @@ class Expressions(ABC):
                 return self.scope.find(name)
             case ast.Attribute():
                 owners = self.value(node.value)
-                return _as_sure_as(owners, (self._attribute(owner, node.attr) for owner in _each(owners)))
+                return as_sure_as(owners, (self._attribute(owner, node.attr) for owner in each(owners)))
             case ast.Call():
                 return self._call(node)
             case ast.IfExp():
@@ -167,9 +124,9 @@ class Expressions(ABC):
         if isinstance(owner, Made | Items | Table | MadeOptions):
             return only(MadeMethod(owner, name))
         if type(owner) is dict:
-            return only(MadeMethod(_table_of(owner), name))
+            return only(MadeMethod(table_of(owner), name))
         if type(owner) in (tuple, list, set, frozenset):
-            return only(MadeMethod(self.items(only(owner)), name))
+            return only(MadeMethod(items_of(only(owner)), name))
         if (isinstance(owner, STAND_INS) and not isinstance(owner, Super)) or (
             name in self.reassigned and not isinstance(owner, ModuleType)
         ):
@@ -189,7 +146,7 @@ class Expressions(ABC):
             self.escape(arguments)
         with self.on_unsure_way(not callees.is_sure or callees.is_open):
             answers = [self.call(callee, arguments, node) for callee in callees.known]
-        return _as_sure_as(callees, [*answers, UNKNOWN] if callees.is_open else answers)
+        return as_sure_as(callees, [*answers, UNKNOWN] if callees.is_open else answers)
 
     def arguments(self, node: ast.Call) -> Arguments:
         given = Arguments()
@@ -201,7 +158,7 @@ class Expressions(ABC):
                 else:
                     given.positional.append(value)
                 continue
-            items = self.items(self.value(argument.value))
+            items = items_of(self.value(argument.value))
             if items.exact is None or given.is_open:
                 given.is_open = True
                 given.rest = join((given.rest, items.element))
@@ -310,50 +267,13 @@ class Expressions(ABC):
         sides = [self.value(side) for side in (node.left, *node.comparators)]
         if len(sides) != 2:
             return UNKNOWN
-        left, right = sides[0].single, sides[1].single
-        comparison = node.ops[0]
-        if left is NOTHING or right is NOTHING:
-            return UNKNOWN
-        if isinstance(comparison, ast.Is | ast.IsNot) and (left is None or right is None or _both_real(left, right)):
-            return only((left is right) == isinstance(comparison, ast.Is))
-        if isinstance(left, PLAIN) and isinstance(right, PLAIN) and type(comparison) in _ORDER:
-            return _computed(_ORDER[type(comparison)], left, right)
-        return UNKNOWN
+        return compared(node.ops[0], *sides)
 
     def _binary(self, node: ast.BinOp) -> Values:
         sides = self.value(node.left), self.value(node.right)
-        left, right = (side.single for side in sides)
-        if isinstance(node.op, ast.Add) and (isinstance(left, Items) or isinstance(right, Items)):
-            one, other = map(self.items, sides)
-            exact = None if one.exact is None or other.exact is None else (*one.exact, *other.exact)
-            return only(Items(exact, join((one.element, other.element))))
-        numbers = (int, float, timedelta)
-        if isinstance(left, numbers) and isinstance(right, numbers) and type(node.op) in _ARITHMETIC:
-            return _computed(_ARITHMETIC[type(node.op)], left, right)
-        return UNKNOWN
+        return combined(node.op, *sides)
 
     # Collections -----------------------------------------------------------------------------------------------------
-
-    def items(self, values: Values) -> Items:
-        """What an iterable has in it."""
-        single = values.single
-        if isinstance(single, Items):
-            return single
-        if isinstance(single, tuple | list) and type(single) in (tuple, list):
-            return Items(tuple(map(only, single)))
-        found = [self._elements(value) for value in values.known]
-        return Items(element=join([*found, UNKNOWN] if values.is_open else found))
-
-    def _elements(self, value: Any) -> Values:
-        match value:
-            case Items():
-                return value.element
-            case Table():
-                return UNKNOWN
-            case tuple() | list() | set() | frozenset() | dict():
-                return join(map(only, value))
-            case _:
-                return UNKNOWN
 
     def _display(self, elements: list[ast.expr]) -> Items:
         exact: list[Values] = []
@@ -362,7 +282,7 @@ class Expressions(ABC):
             if not isinstance(element, ast.Starred):
                 exact.append(self.value(element))
                 continue
-            items = self.items(self.value(element.value))
+            items = items_of(self.value(element.value))
             exact.extend(items.exact or ())
             if items.exact is None:
                 loose.append(items.element)
@@ -386,28 +306,7 @@ class Expressions(ABC):
 
     def _subscript(self, node: ast.Subscript) -> Values:
         key, owners = self.value(node.slice), self.value(node.value)
-        return _as_sure_as(owners, (self._at(owner, key) for owner in _each(owners)))
-
-    def _at(self, owner: Any, key: Values) -> Values:
-        name = key.single
-        match owner:
-            case Table():
-                return owner.get(key)
-            case dict() if type(owner) is dict:
-                if isinstance(name, PLAIN):
-                    return only(owner[name]) if name in owner else UNKNOWN
-                return join(map(only, owner.values())).unsure()
-            case tuple() | list() if type(owner) in (tuple, list):
-                if type(name) is int:
-                    return only(owner[name]) if -len(owner) <= name < len(owner) else UNKNOWN
-                return UNKNOWN if isinstance(name, PLAIN) else join(map(only, owner)).unsure()
-            case Items():
-                exact = owner.exact
-                if exact is not None and type(name) is int and -len(exact) <= name < len(exact):
-                    return exact[name]
-                return owner.element.unsure()
-            case _:
-                return UNKNOWN
+        return as_sure_as(owners, (at(owner, key) for owner in each(owners)))
 
     def _comprehension(self, generators: list[ast.comprehension], *results: ast.expr) -> list[Values]:
         """The values of `results` for the elements."""
@@ -418,7 +317,7 @@ class Expressions(ABC):
         self.scope = Scope(outer.function, frozenset(targets), parent=outer)
         is_reached, is_unsure = True, False
         for generator in generators:
-            items = self.items(self.value(generator.iter))
+            items = items_of(self.value(generator.iter))
             is_reached &= items.exact != ()
             self.assign(generator.target, items.element)
             self.scope.looped |= {name.id for name in ast.walk(generator.target) if isinstance(name, ast.Name)}
@@ -436,7 +335,7 @@ class Expressions(ABC):
         self.scope.yielded = join((self.scope.yielded, value))
 
     def _yield_from(self, value: Values) -> Values:
-        items = self.items(value)
+        items = items_of(value)
         self._yields(items.element)
         return items.returned
 
@@ -447,9 +346,9 @@ class Expressions(ABC):
             case ast.Name(id=name):
                 self.scope.bind(name, values)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                self._unpack(parts, self.items(values))
+                self._unpack(parts, items_of(values))
             case ast.Starred(value=part):
-                self.assign(part, only(Items(element=self.items(values).element)))
+                self.assign(part, only(Items(element=items_of(values).element)))
             case ast.Attribute(value=owner, attr=name):
                 self.value(owner)
                 self.reassigned.add(name)
@@ -475,33 +374,3 @@ class Expressions(ABC):
             found = [items.element.unsure()] * len(parts)
         for part, value in zip(parts, found, strict=True):
             self.assign(part, value)
-
-
-def _each(values: Values) -> Iterator[Any]:
-    """The known objects, and NOTHING where there may be others."""
-    yield from values.known
-    if values.is_open:
-        yield NOTHING
-
-
-def _table_of(mapping: dict[Any, Any]) -> Table:
-    table = Table()
-    for key, value in mapping.items():
-        table.add(only(key), only(value))
-    return table
-
-
-def _as_sure_as(origin: Values, many: Iterable[Values]) -> Values:
-    found = join(many)
-    return found if origin.is_sure else found.unsure()
-
-
-def _both_real(left: Any, right: Any) -> bool:
-    return not isinstance(left, STAND_INS) and not isinstance(right, STAND_INS)
-
-
-def _computed(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Values:
-    try:
-        return only(compute(left, right))
-    except (TypeError, ZeroDivisionError, OverflowError):
-        return UNKNOWN
