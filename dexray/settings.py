@@ -76,6 +76,7 @@ class Settings:
 
     home: str = _spec("~/.dexray", _text, "folder for the default database")
     database: str = _spec("", _text, "database URL or path; empty: SQLite under home")
+    blob_store: str = _spec("", _text, "folder or fsspec URL for large values; empty: in the database")
     address: str = _spec(
         "",
         _text,
@@ -101,6 +102,12 @@ class Settings:
     def database_url(self) -> str:
         """Where the database is, so written that it means the same in every process and for every way to say it."""
         return canonical_database(self.database or os.path.join(self.home, "dexray.db"))
+
+    @property
+    def blob_store_url(self) -> str:
+        """The blob store, a folder as its absolute path; "" for the database."""
+        store = self.blob_store
+        return store if not store or "://" in store else os.path.realpath(os.path.expanduser(store))
 
 
 def canonical_database(database: str) -> str:
@@ -193,7 +200,7 @@ def resolve(
             values[name] = entry.metadata["parse"](value)
         except (ValueError, TypeError, OverflowError) as error:
             raise SettingsError(f"setting {name} = {masked(repr(value))} ({source}): {masked(error)}") from error
-        if source == in_file and path is not None and name in ("home", "database"):
+        if source == in_file and path is not None and name in ("home", "database", "blob_store"):
             values[name] = _from_folder(path.parent, values[name])
         sourced.append(Sourced(name, values[name], source, entry.metadata["doc"]))
     return Settings(**values), sourced

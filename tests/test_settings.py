@@ -100,6 +100,15 @@ class TestDatabase:
         settings, _ = resolve({}, environ={}, folder=inner)
         assert settings.database_url == os.path.realpath(tmp_path / "data" / "flows.db")
 
+    @pytest.mark.parametrize(
+        ("given", "place"),
+        [("values", "{folder}/values"), ("s3://bucket/values", "s3://bucket/values"), ("/abs/v", "/abs/v"), ("", "")],
+    )
+    def test_the_blob_store_in_the_file_starts_from_its_folder(self, tmp_path: Path, given: str, place: str) -> None:
+        project(tmp_path, f"[tool.dexray]\nblob_store = '{given}'\n")
+        settings, _ = resolve({}, environ={}, folder=tmp_path)
+        assert settings.blob_store_url == place.format(folder=os.path.realpath(tmp_path))
+
     @pytest.mark.parametrize("database", ["~/flows.db", "postgresql://db/flows", "/abs/flows.db"])
     def test_other_databases_in_the_file_are_taken_as_they_are(self, tmp_path: Path, database: str) -> None:
         project(tmp_path, f"[tool.dexray]\ndatabase = '{database}'\n")
@@ -145,6 +154,7 @@ class TestRefusals:
             ({"request_timeout": True}, {}, "", ["request_timeout", "True", "a number"]),
             ({"idle_flows": float("inf")}, {}, "", ["idle_flows", "inf", "whole"]),
             ({"database": 7}, {}, "", ["database", "7", "argument", "a text"]),
+            ({"blob_store": 7}, {}, "", ["blob_store", "7", "a text"]),
             ({"retention": "soon"}, {}, "", ["retention", "soon", "12h"]),
             ({"retention": -1}, {}, "", ["retention", "-1", "from 0 up"]),
             ({"namespace": "a/b"}, {}, "", ["namespace", "'a/b'", "argument", "64 letters"]),

@@ -141,11 +141,12 @@ class InProcessWorld(World):
         self.clock = VirtualClock()
         self.engine: InProcessEngine | None = None
         self._journal_path = folder / "flows.db"
+        self.blob_store = ""
         self._settings: HostSettings | None = None
         self._slots = 100
 
     def journal(self) -> Journal:
-        journal = open_journal(self._journal_path)
+        journal = open_journal(self._journal_path, blob_store=self.blob_store)
         journal.migrate()
         return journal
 

@@ -214,6 +214,7 @@ def engine_config(settings: Settings, *, hold: bool = False) -> EngineConfig:
         drain_seconds=settings.drain_seconds,
         hold=hold,
         retention=settings.retention * 86400,
+        blob_store=settings.blob_store_url,
         cluster_id=f"{address}/{settings.namespace}/{_session_name()}",
         address=address,
     )

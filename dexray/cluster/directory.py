@@ -127,13 +127,17 @@ class Directory:
 
     async def _start(self) -> None:
         if self._journal is None:
-            self._journal = await self._patiently(lambda: open_journal(self._config.database_url))
+            self._journal = await self._patiently(self._open_journal)
         await self._patiently(self._journal.migrate)
         await self._take_lease(self._journal)
         self._find_actors()
         await asyncio.gather(*(self._begin(name) for name in self._actors))
         await self._adopt(self._journal)
         self._watching = asyncio.get_running_loop().create_task(self._watch(self._journal))
+
+    def _open_journal(self) -> Journal:
+        """With the blob store, which is only used by others: one that can't be used is refused before they begin."""
+        return open_journal(self._config.database_url, blob_store=self._config.blob_store)
 
     async def _take_lease(self, journal: Journal) -> None:
         began = time.monotonic()

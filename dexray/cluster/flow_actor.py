@@ -121,7 +121,7 @@ class FlowActor:
                 removes_runs=self._name == flow_actor_name(0),  # which every engine has
             ),
             router=OwnerRouter(self._name, self.call, self._config.namespace),
-            open_journal=lambda: open_journal(self._config.database_url),
+            open_journal=self._make_journal,
         )
         sink.host = host
         newest = await host.read(journal.newest_deployments)
@@ -135,11 +135,14 @@ class FlowActor:
         self._host = host
         host.start()
 
+    def _make_journal(self) -> Journal:
+        return open_journal(self._config.database_url, blob_store=self._config.blob_store)
+
     async def _open_journal(self, blocking: BlockingThread) -> Journal:
         """Waits for a database that is away: nobody may call this actor again, and its Flows are to go on."""
         while True:
             try:
-                return await blocking(lambda: open_journal(self._config.database_url))
+                return await blocking(self._make_journal)
             except JournalUnavailable as error:
                 logger.warning("the database is away: %s", error)
                 await asyncio.sleep(1.0)

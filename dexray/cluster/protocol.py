@@ -35,6 +35,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     drain_seconds: float = 5.0
     hold: bool = False
     retention: float = 0.0  # seconds
+    blob_store: str = ""
     cluster_id: str
     address: str = ""
 

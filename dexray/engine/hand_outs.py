@@ -28,6 +28,7 @@ from dexray.engine.clock import LoopTime
 from dexray.engine.live import LiveFlow
 from dexray.engine.places import Places
 from dexray.engine.slots import Kind, SlotQueues
+from dexray.engine.values import read_blobs
 from dexray.engine.watch import AttemptWatch
 from dexray.machine import commands, locks
 from dexray.machine.events import AttemptStarted
@@ -198,7 +199,7 @@ class HandOuts:
 
     async def _run_with_blobs(self, live: LiveFlow, task: AttemptTask, hashes: set[str]) -> None:
         try:
-            blobs = await self._host.read(lambda: self._host.journal.get_blobs(hashes))
+            blobs, lost = await self._host.read(lambda: read_blobs(self._host.journal, hashes))
         except Exception as error:
             logger.exception("Flow %r: the large values of an attempt can't be read", live.flow_id)
             self.release(task)
@@ -206,11 +207,14 @@ class HandOuts:
             return
         if live.lost or not self.watch.is_out(task.key):  # the Flow, or the wish for this attempt, has gone meanwhile
             self.release(task)
-        elif missing := sorted(hashes - blobs.keys()):
+        elif lost:
             self.release(task)
-            detail = f"large values that {task.key.method} reads are not in the journal: {', '.join(missing)}"
-            lost = AttemptFailed(error_type=VALUES_LOST, detail=detail, kind=VALUES_LOST, may_have_run=False)
-            self._host.attempt_finished(task.key, lost)
+            key = task.key
+            detail = (
+                f"Flow {key.flow_id!r}, {key.method} of {key.step_execution_id}: values that it reads are lost: {lost}"
+            )
+            failure = AttemptFailed(error_type=VALUES_LOST, detail=detail, kind=VALUES_LOST, may_have_run=False)
+            self._host.attempt_finished(key, failure)
         else:
             self._port.run(replace(task, blobs=blobs))
 

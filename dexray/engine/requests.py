@@ -21,6 +21,7 @@ from dexray.engine import control, retention, search, starting, streams, travel,
 from dexray.engine.clock import Blocking
 from dexray.engine.history import history_page
 from dexray.engine.live import LiveFlow, Lost
+from dexray.engine.values import read_blobs
 from dexray.journal.interface import RequestAnswer
 from dexray.machine import commands
 from dexray.machine.describe import describe
@@ -143,15 +144,12 @@ async def attach_blobs(host: FlowHost, live: LiveFlow, values: list[bytes | None
     hashes = {found for value in values if value is not None and (found := reference_of(value)) is not None}
     if not hashes:
         return {}
-    blobs = await look_up(host, lambda: host.journal.get_blobs(hashes))
-    missing = sorted(hashes - blobs.keys())
-    if missing:
+    blobs, lost = await look_up(host, lambda: read_blobs(host.journal, hashes))
+    if lost:
         run_id = live.run_id
         if await look_up(host, lambda: host.journal.find_run(run_id)) is None and live.durable_closed:
             raise not_there(live.flow_id)
-        raise ServiceError(
-            "DATA_LOSS", f"Flow {live.flow_id!r}: large values are not in the journal: {', '.join(missing)}"
-        )
+        raise ServiceError("DATA_LOSS", f"Flow {live.flow_id!r}: values are lost: {lost}")
     return blobs
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from dex.wire import service as s
 from dex.wire.service import ServiceError
+from dexray.engine.clock import time_passed
 from dexray.engine.live import LiveFlow
 from dexray.engine.residents import revive
 from dexray.journal.interface import Journal, RunRow
@@ -35,6 +36,7 @@ logger = logging.getLogger("dexray.engine.retention")
 
 PAGE = 200  # runs, or blobs, that are looked at together
 RECORDS_AT_ONCE = 500
+ORPHANS_EVERY = 24 * 3600.0
 PAUSE = 0.002  # seconds between two pieces
 SHORTEST_WAIT = 1.0
 LONGEST_WAIT = 600.0  # seconds between two looks for runs whose time is over
@@ -54,6 +56,7 @@ class Retention:
         self._host = host
         self._cleaning: asyncio.Task[None] | None = None
         self._clean_again = False
+        self._orphans_after = 0.0
 
     async def run(self) -> None:
         """Also picks up what a former owner has not brought to its end."""
@@ -105,6 +108,9 @@ class Retention:
             some, after = await host.questions.do(partial(_free_some, after))
             freed, more = freed + some, bool(after)
             await asyncio.sleep(PAUSE)
+        if time_passed() >= self._orphans_after:
+            self._orphans_after = time_passed() + ORPHANS_EVERY
+            freed += await host.questions.do(lambda journal: journal.delete_orphans())
         if freed:
             logger.info("%d values that no run refers to were deleted", freed)
 

@@ -43,6 +43,7 @@ from dexray.engine.hand_outs import references
 from dexray.engine.live import LiveFlow, Lost
 from dexray.engine.residents import revive
 from dexray.engine.slots import Kind
+from dexray.engine.values import read_blobs
 from dexray.machine import commands, locks, rpcs
 from dexray.machine.rpcs import Refusal
 from dexray.machine.state import Flow, take_snapshot
@@ -377,12 +378,10 @@ class RpcDesk:
         given = {name: data for name, data in call.request.blobs.items() if name in hashes}
         wanted = hashes - given.keys()
         journal = self._host.journal
-        read = await requests.look_up(self._host, partial(journal.get_blobs, wanted)) if wanted else {}
-        missing = sorted(wanted - read.keys())
-        if missing:
-            raise ServiceError(
-                "DATA_LOSS", f"{call.what}: large values that it reads are not in the journal: {', '.join(missing)}"
-            )
+        read, lost = await requests.look_up(self._host, partial(read_blobs, journal, wanted)) if wanted else ({}, "")
+        if lost:
+            flow_id = call.request.flow_id
+            raise ServiceError("DATA_LOSS", f"Flow {flow_id!r}, {call.what}: values that it reads are lost: {lost}")
         return replace(task, blobs={**given, **read})
 
     # Locks ------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ How it is cut
 - `sql` is the Journal over any SQL database; `appending` is its hot path, with statements that are compiled once.
 - `streams` is the part of it that keeps the messages of Streams, which are best effort and belong to no run.
 - `removal` is the part of it that takes closed runs away again, and blobs that no run refers to.
+- `blobs` keeps track of large values that lie outside of the database, in a `blob_store`.
 - `schema` holds the tables and the list of migrations; `rows` turns rows into values and page tokens into positions.
 - `database` is the seam between databases: how a transaction is begun, repeated and given up, and the few words that
   databases say differently. `sqlite` is the SQLite side of it, `writer_queue` the kernel lock that its writers queue
@@ -42,6 +43,7 @@ import os
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from dexray.journal.blob_store import open_blob_store
 from dexray.journal.database import Database
 from dexray.journal.interface import (
     NEVER,
@@ -90,7 +92,7 @@ __all__ = [
 ]
 
 
-def open_journal(url_or_path: str | os.PathLike[str], *, patience: float = 30.0) -> Journal:
+def open_journal(url_or_path: str | os.PathLike[str], *, patience: float = 30.0, blob_store: str = "") -> Journal:
     """Opens the journal at a URL or at a plain path, which is a SQLite file.
 
     URLs are `sqlite:///flows.db`, `sqlite:////var/lib/flows.db` and `postgresql://user:password@host:5432/database`,
@@ -98,11 +100,13 @@ def open_journal(url_or_path: str | os.PathLike[str], *, patience: float = 30.0)
 
     The file and its folder are created when they are missing, a PostgreSQL database is not; the tables are made by
     `migrate()`. `patience` is how many seconds a call waits for others to let go of the database before it raises
-    `JournalUnavailable`.
+    `JournalUnavailable`. `blob_store` is a folder or an fsspec URL for new large values; without one they lie in the
+    database. Values that lie elsewhere from before are read there.
 
     Raises `JournalRefused` when the database can't be used as it is: not a database, read-only, no such user, made by
     a newer dexray, or of a kind that isn't supported. Raises `JournalUnavailable` when there is no server now.
     """
+    store = open_blob_store(blob_store) if blob_store else None
     text = os.fspath(url_or_path)
     if text == ":memory:":
         raise JournalRefused(
@@ -111,12 +115,12 @@ def open_journal(url_or_path: str | os.PathLike[str], *, patience: float = 30.0)
     if "://" not in text:
         if not text:
             raise JournalRefused("The path of the journal is empty: give the path of a file, or a database URL.")
-        return SqlJournal(SqliteDatabase(os.path.expanduser(text), patience=patience))
+        return SqlJournal(SqliteDatabase(os.path.expanduser(text), patience=patience), store)
     url = _url(text)
     if url.drivername in ("sqlite", "sqlite+pysqlite"):
-        return SqlJournal(SqliteDatabase(_sqlite_path(url), patience=patience))
+        return SqlJournal(SqliteDatabase(_sqlite_path(url), patience=patience), store)
     if url.drivername == "postgresql+psycopg":
-        return SqlJournal(_postgres(url, patience))
+        return SqlJournal(_postgres(url, patience), store)
     raise JournalRefused(
         f"dexray keeps its journal in SQLite or PostgreSQL, not in {url.drivername!r}: "
         "give sqlite:///path, a plain path, or postgresql://user:password@host:5432/database."

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from dexray.journal import schema
+from dexray.journal.blobs import NotStaged, Staged
 from dexray.journal.database import Database, Prepared
 from dexray.journal.interface import Append, IndexEntry, NewRun, Outcome, RunChange
 from dexray.journal.verdicts import Standing, judge
@@ -62,6 +63,9 @@ class Appender:
         )
         self._answered = self._prepare(answered, "flow_id", "request_id")
         self._insert_blobs = self._prepare(database.insert_if_new(schema.blobs), *schema.blobs.columns.keys())
+        places = schema.blob_places
+        self._insert_places = self._prepare(database.insert_if_new(places), *places.columns.keys())
+        self._known = self._prepare(select(schema.blobs.c.hash).where(database.among(schema.blobs.c.hash)), "ids")
         self._insert_refs = self._prepare(database.insert_if_new(schema.blob_refs), *schema.blob_refs.columns.keys())
         index = schema.attribute_index
         stale = delete(index).where(index.c.run_id == bindparam("of_run"), index.c.source == bindparam("of_source"))
@@ -76,15 +80,35 @@ class Appender:
         # Only the columns that change are named: to name an indexed one costs the index, whatever is written.
         self._changes: dict[tuple[str, ...], Prepared] = {}
 
-    def append(self, connection: Connection, batch: Sequence[Append], *, careful: bool = False) -> list[Outcome]:
+    def append(
+        self,
+        connection: Connection,
+        batch: Sequence[Append],
+        *,
+        careful: bool = False,
+        staged: Staged | None = None,
+    ) -> list[Outcome]:
         """`careful`: looks up first which requests have an answer. Without it, the database refuses the whole batch for
-        one that has."""
+        one that has. `staged`: where the large values lie, when that is not here. Raises NotStaged when they do not lie
+        there any more."""
+        if staged is not None:
+            self._check_staged(connection, staged)
         answered = self._answers(connection, batch) if careful else None
         outcomes = judge(batch, *self._standing(connection, batch), answered)
         self._store(
-            connection, [record for record, outcome in zip(batch, outcomes, strict=True) if outcome is Outcome.DURABLE]
+            connection,
+            [record for record, outcome in zip(batch, outcomes, strict=True) if outcome is Outcome.DURABLE],
+            staged,
         )
         return outcomes
+
+    def _check_staged(self, connection: Connection, staged: Staged) -> None:
+        staged.check_age()
+        if staged.known:
+            self._database.hold(connection, BLOBS, shared=True)
+            ids = self._database.ids(staged.known)
+            if len(self._known.rows(connection, (ids,))) < len(staged.known):
+                raise NotStaged
 
     def read_back(self, connection: Connection, batch: Sequence[Append]) -> list[Outcome | None]:
         """A record is there when it is ours: the same place may have been taken by another owner's record since."""
@@ -103,13 +127,20 @@ class Appender:
             outcomes.append(None if verdict is Outcome.DURABLE and not found else verdict)
         return outcomes
 
-    def put_blobs(self, connection: Connection, blobs: Iterable[tuple[str, str, bytes]]) -> None:
-        """Stores (run_id, hash, body)."""
+    def put_blobs(
+        self, connection: Connection, blobs: Iterable[tuple[str, str, bytes]], staged: Staged | None = None
+    ) -> None:
+        """Stores (run_id, hash, body); of bodies that were staged, where they lie."""
         rows = sorted(blobs, key=lambda row: row[1])  # in one order, or two writers could wait for each other
         # Against the one who frees blobs: one that is there, and is not written again, must not go before the
         # reference to it is seen.
         self._database.hold(connection, BLOBS, shared=True)
-        self._insert_blobs.many(connection, [(digest, len(body), body) for _, digest, body in rows])
+        if staged is None:
+            self._insert_blobs.many(connection, [(digest, len(body), body) for _, digest, body in rows])
+        else:
+            new = [(digest, len(body), staged.names[digest]) for _, digest, body in rows if digest in staged.names]
+            self._insert_blobs.many(connection, [(digest, size, b"") for digest, size, _ in new])
+            self._insert_places.many(connection, [(digest, staged.store, name) for digest, _, name in new])
         self._insert_refs.many(connection, [(run_id, digest) for run_id, digest, _ in rows])
 
     def _answers(self, connection: Connection, batch: Sequence[Append]) -> set[tuple[str, str]]:
@@ -133,7 +164,7 @@ class Appender:
         current = self._current.rows(connection, (self._database.ids(flow_ids),))
         return standings, dict(current)
 
-    def _store(self, connection: Connection, records: Sequence[Append]) -> None:
+    def _store(self, connection: Connection, records: Sequence[Append], staged: Staged | None) -> None:
         events: list[tuple[Any, ...]] = []
         new_runs: dict[str, tuple[Append, NewRun]] = {}
         current: dict[str, str] = {}
@@ -174,7 +205,7 @@ class Appender:
         heirs = [(record.run_id, new.blobs_of) for record, new in new_runs.values() if new.blobs_of]
         self._inherit_refs.many(connection, heirs)
         if blobs:
-            self.put_blobs(connection, blobs)
+            self.put_blobs(connection, blobs, staged)
         self._put_checkpoints.many(connection, list(checkpoints.values()))
         if index:
             self._forget_entries.many(connection, [place for place in index if place[0] not in new_runs])

@@ -251,7 +251,14 @@ class Journal(Protocol):
 
     def put_blobs(self, run_id: str, blobs: Mapping[str, bytes]) -> None: ...
 
-    def get_blobs(self, hashes: Iterable[str]) -> dict[str, bytes]: ...
+    def get_blobs(self, hashes: Iterable[str]) -> dict[str, bytes]:
+        """Those that there are, whole and undamaged."""
+
+    def about_blobs(self, hashes: Iterable[str]) -> str:
+        """Why `get_blobs` left these out just now, in words."""
+
+    def delete_orphans(self) -> int:
+        """Deletes what crashed writers have left in the blob store, when it is old; how many objects."""
 
     def put_deployment(self, deployment: StoredDeployment, flow_types: Sequence[str]) -> None:
         """Stores code by content (once) and makes it the newest deployment of these Flow types."""

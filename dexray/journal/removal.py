@@ -36,6 +36,7 @@ from sqlalchemy import (
 )
 
 from dexray.journal.appending import BLOBS
+from dexray.journal.blobs import free_places
 from dexray.journal.database import Database
 from dexray.journal.interface import RunRow
 from dexray.journal.schema import (
@@ -177,8 +178,11 @@ def unused_blobs(connection: Connection, after: str, limit: int) -> tuple[list[s
 def free(connection: Connection, database: Database, unused: list[str]) -> int:
     """Deletes those of the blobs that no run refers to now."""
     database.hold(connection, BLOBS, shared=False)
-    statement = delete(blobs).where(database.among(blobs.c.hash), ~_is_used())
-    return connection.execute(statement, {"ids": database.ids(unused)}).rowcount
+    statement = delete(blobs).where(database.among(blobs.c.hash), ~_is_used()).returning(blobs.c.hash)
+    freed = list(connection.execute(statement, {"ids": database.ids(unused)}).scalars())
+    if freed:
+        free_places(connection, database, freed)
+    return len(freed)
 
 
 def _is_used() -> ColumnElement[bool]:

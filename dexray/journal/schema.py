@@ -8,6 +8,8 @@ What is where
 - `checkpoints`: the newest checkpoint of a run. `requests`: answers of writes, by Flow ID, so that they
   outlive the run.
 - `blobs` by content, and `blob_refs`: which runs hold which blob, so that a blob can be freed after its last run.
+- `blob_places`: which object of a blob store holds a blob whose body is not here; `blob_trash`: objects to be deleted;
+  `blob_stores`: under which name a store keeps the objects of this database.
 - `removed_runs`: runs that are gone for every reader, and whose events and blobs are still being cleared away.
 - `deployments`: code by content. `flow_deployments`: the newest one of each Flow type.
 - `streams`, one row a Stream, and `stream_messages`: see `dexray.journal.streams`.
@@ -166,6 +168,29 @@ blob_refs = Table(
 )
 Index("blob_refs_hash", blob_refs.c.hash)
 
+# Values that lie outside: see `dexray.journal.blobs`.
+blob_places = Table(
+    "blob_places",
+    metadata,
+    Column("hash", Ident, primary_key=True),
+    Column("store", Text, nullable=False),
+    Column("name", Ident, nullable=False, unique=True),
+)
+
+blob_trash = Table(
+    "blob_trash",
+    metadata,
+    Column("name", Ident, primary_key=True),
+    Column("store", Text, nullable=False),
+)
+
+blob_stores = Table(
+    "blob_stores",
+    metadata,
+    Column("store", Ident, primary_key=True),
+    Column("prefix", Text, nullable=False),
+)
+
 deployments = Table(
     "deployments",
     metadata,
@@ -268,11 +293,16 @@ def _create_removals(connection: Connection) -> None:
     runs_closed.create(connection)
 
 
+def _create_places(connection: Connection) -> None:
+    metadata.create_all(connection, tables=[blob_places, blob_trash, blob_stores], checkfirst=False)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "runs, events and what goes with them", _create_everything),
     Migration(2, "streams", _create_streams),
     Migration(3, "search", _create_search),
     Migration(4, "removal of runs", _create_removals),
+    Migration(5, "values outside of the database", _create_places),
 )
 
 

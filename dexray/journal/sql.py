@@ -6,6 +6,7 @@ Each method is one transaction, and reads plainly: the rules of appends are in `
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, no
 
 from dexray.journal import removal, rows, searching, streams
 from dexray.journal.appending import Appender
+from dexray.journal.blob_store import BlobStore
+from dexray.journal.blobs import NotStaged, OutsideBlobs, Staged
 from dexray.journal.database import Database
 from dexray.journal.interface import (
     NEVER,
@@ -30,6 +33,7 @@ from dexray.journal.interface import (
 )
 from dexray.journal.schema import (
     MIGRATIONS,
+    blob_places,
     blobs,
     checkpoints,
     deployments,
@@ -44,12 +48,16 @@ from dexray.journal.schema import (
 )
 from dexray.search import Condition
 
+logger = logging.getLogger("dexray.journal")
+
 
 class SqlJournal(Journal):
     """See `dexray.journal.interface.Journal` for what every method promises."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, store: BlobStore | None = None) -> None:
+        """store: where large values lie, when that is not in the database."""
         self._database = database
+        self._outside = OutsideBlobs(database, store)
         self._appender = Appender(database)
 
     def migrate(self) -> None:
@@ -60,6 +68,15 @@ class SqlJournal(Journal):
     def append(self, batch: Sequence[Append]) -> list[Outcome]:
         if not batch:
             return []
+        bodies = {digest: body for record in batch for digest, body in record.blobs.items()}
+        while True:
+            staged = self._outside.stage(bodies) if bodies else None
+            try:
+                return self._append(batch, staged)
+            except NotStaged:
+                logger.debug("a value was freed between two looks: it is put again")
+
+    def _append(self, batch: Sequence[Append], staged: Staged | None) -> list[Outcome]:
         careful = False
 
         def work(connection: Connection) -> list[Outcome]:
@@ -67,7 +84,7 @@ class SqlJournal(Journal):
             # looked for each time.
             nonlocal careful
             was, careful = careful, True
-            return self._appender.append(connection, batch, careful=was)
+            return self._appender.append(connection, batch, careful=was, staged=staged)
 
         try:
             return self._database.write(work, prepared=True)
@@ -226,21 +243,37 @@ class SqlJournal(Journal):
 
     def free_blobs(self, after: str, limit: int) -> tuple[int, str]:
         unused, last = self._database.read(lambda connection: removal.unused_blobs(connection, after, limit))
-        if not unused:
-            return 0, last
-        return self._database.write(lambda connection: removal.free(connection, self._database, unused)), last
+        freed = 0
+        if unused:
+            freed = self._database.write(lambda connection: removal.free(connection, self._database, unused))
+        self._outside.empty_list()
+        return freed, last
+
+    def delete_orphans(self) -> int:
+        return self._outside.delete_orphans()
 
     # Blobs
 
     def put_blobs(self, run_id: str, blobs: Mapping[str, bytes]) -> None:
         if blobs:
             stored = [(run_id, digest, body) for digest, body in blobs.items()]
-            self._database.write(lambda connection: self._appender.put_blobs(connection, stored))
+            staged = self._outside.stage(blobs)
+            self._database.write(lambda connection: self._appender.put_blobs(connection, stored, staged))
 
     def get_blobs(self, hashes: Iterable[str]) -> dict[str, bytes]:
-        statement = select(blobs.c.hash, blobs.c.body).where(self._database.among(blobs.c.hash))
+        place = blob_places.c
+        statement = select(blobs.c.hash, blobs.c.body, place.store, place.name).where(
+            self._database.among(blobs.c.hash)
+        )
+        statement = statement.outerjoin_from(blobs, blob_places, place.hash == blobs.c.hash)
         ids = self._database.ids(hashes)
-        return self._database.read(lambda connection: _pairs(connection.execute(statement, {"ids": ids})), single=True)
+        found = self._database.read(lambda connection: connection.execute(statement, {"ids": ids}).all(), single=True)
+        here = {digest: body for digest, body, store, _ in found if store is None}
+        places = {digest: (store, name) for digest, _, store, name in found if store is not None}
+        return here | self._outside.get(places) if places else here
+
+    def about_blobs(self, hashes: Iterable[str]) -> str:
+        return self._outside.about(hashes)
 
     # Deployments
 

@@ -183,14 +183,14 @@ def test_a_blob_that_is_referred_to_anew_after_it_was_found_unused_is_not_freed(
     database: Any = journal._database  # type: ignore[attr-defined]
     original = database.read
 
-    def read_then_write(work: Callable[[Any], Any]) -> Any:
-        found = original(work)
+    def read_then_write(work: Callable[[Any], Any], **how: Any) -> Any:
+        database.read = original
+        found = original(work, **how)
         another().append([start("r2", "g", blobs={"h1": b"one"})])
         return found
 
     database.read = read_then_write
     assert journal.free_blobs("", 100) == (1, "")
-    database.read = original
     assert journal.get_blobs(["h1", "h2"]) == {"h1": b"one"}
 
 
@@ -235,12 +235,12 @@ def fail_write(journal: Journal, number: int) -> None:
     database: Any = journal._database  # type: ignore[attr-defined]
     original, left = database.write, number
 
-    def write(work: Callable[[Any], Any]) -> Any:
+    def write(work: Callable[[Any], Any], **how: Any) -> Any:
         nonlocal left
         left -= 1
         if left <= 0:
             raise JournalUnavailable("killed")
-        return original(work)
+        return original(work, **how)
 
     database.write = write
 

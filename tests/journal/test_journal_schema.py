@@ -166,6 +166,9 @@ def back_to_version_2(journal_url: str) -> None:
         "ALTER TABLE runs DROP COLUMN parent",
         f"CREATE INDEX runs_newest ON runs (started_at DESC, run_id) WHERE {current}",
         "DROP TABLE removed_runs",
+        "DROP TABLE blob_places",
+        "DROP TABLE blob_trash",
+        "DROP TABLE blob_stores",
         "DROP INDEX runs_closed",
         "DELETE FROM schema_version WHERE version > 2",
     )
