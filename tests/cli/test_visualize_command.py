@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -177,16 +176,3 @@ def test_other_commands_do_not_load_what_reads_source() -> None:
         check=True,
     )
     assert outcome.stdout.splitlines()[-1] == "False"
-
-
-def test_the_page_shows_what_the_command_prints(dexray: Shell, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "visualize.md").read_text()
-    code = page.split("```python\n")[1].split("```")[0]
-    (tmp_path / "shop.py").write_text(code)
-    shown = [block.split("```")[0] for block in page.split("```text\n")[1:]]
-    commands = [line for line in page.splitlines() if line.startswith("$ dexray visualize")]
-    assert len(shown) == len(commands) == 2
-    for command, output in zip(commands, shown, strict=True):
-        outcome = dexray(*command.split()[2:])
-        assert outcome.out == output.partition("\n")[2].lstrip("\n"), command
-    assert json.loads(dexray("visualize", "shop.py", "--json").out)["diagnostics"]
