@@ -4,6 +4,7 @@
     ray_session   this process and Ray: which one it is, who shares it, and when it ends
     service       a client's way to the FlowActor that owns a Flow
     directory     the actor that keeps the lease, the pool of FlowActors, and Flows that lost their owner
+    draining      FlowActors leave nodes that are being removed
     flow_actor    a FlowHost in an actor: it owns Flows
     router        the way from one FlowActor to the Flows of the others
     lease         one engine for one database
@@ -19,6 +20,8 @@ Who ends, and what follows
   request ids.
 - The Directory: Ray starts it again, and it finds the FlowActors by name. Nobody waits for it meanwhile but new
   connections.
+- A node: what ran there ends as above, when Ray has seen it; see docs/operations.md for how long that takes. One that
+  is removed in order is left before: see `draining`.
 - The cluster: the next one on the same database takes its lease, its deployments and its Flows over.
 - The program that started an embedded Ray: the kernel ends Ray with it.
 """

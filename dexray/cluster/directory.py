@@ -1,9 +1,10 @@
 """The Directory: which FlowActors there are, and who owns what nobody else claims.
 
 A detached, named actor. It keeps the lease on the database, makes the FlowActors, grows their pool, stores deployments,
-and moves Flows whose owner is not in the pool any more. It keeps nothing that the database and the living actors can't
-give back: when its process dies, Ray starts it again and it begins anew. Clients ask it for a `ClusterView` and find
-their way by that: a FlowActor that does not own a Flow says who does.
+moves Flows whose owner is not in the pool any more, and moves FlowActors off nodes that are being removed. It keeps
+nothing that the database and the living actors can't give back: when its process dies, Ray starts it again and it
+begins anew. Clients ask it for a `ClusterView` and find their way by that: a FlowActor that does not own a Flow says
+who does.
 
 How an engine begins: the FlowActors' processes start at once, beside our own, the lease, and the check of the code that
 a client brought along; when the lease is ours they are told to begin. A FlowActor that Ray starts again later needs no
@@ -32,6 +33,7 @@ from dex.wire.service import ServiceFailure
 from dex.wire.specs import DeploymentSpec
 from dexray.cluster import lease as leases
 from dexray.cluster.code_check import why_not_loadable
+from dexray.cluster.draining import Leaving
 from dexray.cluster.flow_actor import FlowActor
 from dexray.cluster.protocol import (
     DIRECTORY,
@@ -54,6 +56,7 @@ logger = logging.getLogger("dexray.cluster.directory")
 T = TypeVar("T")
 
 LOOK_EVERY = 1.0  # seconds between looks at the actors' loads
+NODES_EVERY = 1.9  # seconds, at least, between looks for nodes that are being removed: every second look at the loads
 GROW_AFTER = 5  # looks in a row that have to find long-lived Flows sharing
 DYING = 4.0  # seconds that the holder of the lease may go on when its cluster was killed
 ACTOR_PATIENCE = 30.0  # seconds for a FlowActor that is being started again to take a call
@@ -78,6 +81,13 @@ class Directory:
         self._deploying = asyncio.Lock()
         self._checked: set[str] = set()
         self._ended = ""
+        self._leaving = Leaving(
+            here=str(ray.get_runtime_context().get_node_id()),
+            drain_seconds=config.drain_seconds,
+            actor=self._actors.__getitem__,
+            moved=self._forget_place,
+            leave=self._leave,
+        )
         for index in range(config.flow_actors):
             self._make_actor(index)
         # After a restart nobody calls: the actor calls itself, so that the lease goes on.
@@ -164,11 +174,11 @@ class Directory:
         return name
 
     async def _begin(self, name: str) -> None:
-        """Tells a FlowActor to begin; one that was made with another configuration is replaced."""
+        """Tells a FlowActor to begin; one that can't (see there) is replaced."""
         deadline = time.monotonic() + ACTOR_PATIENCE
         while not await self._tell(name, "begin", self._config):
             if time.monotonic() > deadline:
-                raise Refused(f"{name} of another configuration does not end")
+                raise Refused(f"{name} of a former engine does not end")
             ray.kill(self._actors[name], no_restart=True)
             await asyncio.sleep(0.2)
             self._actors[name] = make_flow_actor(self._config, name)
@@ -263,6 +273,7 @@ class Directory:
         for task in (self._starting, self._watching):
             if task is not None:
                 task.cancel()
+        self._leaving.close()
         # One that has not begun yet has nothing to write, and may not even be there.
         begun = self._starting is not None and self._starting.done() and not self._starting.cancelled()
         if begun:
@@ -284,15 +295,21 @@ class Directory:
         if self._ended:
             return
         self._ended = reason
+        self._leaving.close()
         for actor in self._actors.values():
             ray.kill(actor, no_restart=True)
         me = ray.get_runtime_context().current_actor
         asyncio.get_running_loop().call_later(0.5, lambda: ray.kill(me, no_restart=True))  # answers go out first
 
+    async def _leave(self) -> None:
+        """Ends, to be started by Ray on another node. Who calls us meanwhile calls again."""
+        async with self._deploying, self._growing:
+            ray.kill(ray.get_runtime_context().current_actor, no_restart=False)
+
     # Watching ---------------------------------------------------------------------------------------------------------
 
     async def _watch(self, journal: Journal) -> None:
-        renewed = time.monotonic()
+        renewed = looked_at_nodes = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_EVERY)
             try:
@@ -304,6 +321,9 @@ class Directory:
                         self._end(f"the database was taken over by {leases.describe(found)}")
                         return
                 await self._look()
+                if time.monotonic() - looked_at_nodes > NODES_EVERY:
+                    looked_at_nodes = time.monotonic()
+                    await self._leaving.look({name: load.node for name, load in self._loads.items()})
             except Exception:
                 logger.exception("a look at the FlowActors failed")
 
@@ -316,6 +336,8 @@ class Directory:
         for name, reply in zip(names, replies, strict=True):
             if isinstance(reply, bytes):
                 self._loads[name] = msgspec.msgpack.decode(reply, type=ActorLoad)
+            else:
+                self._forget_place(name)
         lasting = sum(load.lasting for load in self._loads.values())
         queued = sum(load.queued for load in self._loads.values())
         crowded = queued > 0 or lasting > 2 * len(self._actors)
@@ -324,6 +346,10 @@ class Directory:
             self._sharing = 0
             async with self._growing:
                 await self._grow()
+
+    def _forget_place(self, name: str) -> None:
+        """Where a FlowActor is that does not answer is not known: it may be on its way."""
+        self._loads[name] = replace(self._loads[name], node="")
 
     async def _grow(self) -> None:
         if len(self._actors) >= self._config.max_flow_actors:

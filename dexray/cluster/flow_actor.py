@@ -63,7 +63,9 @@ class FlowActor:
         self._starting: asyncio.Task[None] | None = None
         self._adopting: set[asyncio.Task[None]] = set()
         self._may_begin = asyncio.Event()
+        self._has_ended = False
         context = ray.get_runtime_context()
+        self._node = str(context.get_node_id())
         if context.was_current_actor_reconstructed:
             # The engine began in a former life of this actor, and nobody calls: it goes on with its Flows by itself.
             # Ray may refuse a call to an actor that is still coming up; then the Directory's next look begins.
@@ -76,10 +78,11 @@ class FlowActor:
         """The database is ours: starts the host; returns when it takes calls. The Flows of a former life are resumed in
         the background.
 
-        False, and nothing is done, when this actor was made with another configuration than the Directory's: by a
-        client that wanted to begin the engine and came second.
+        False, and nothing is done, when this actor can't: it was made with another configuration than the Directory's,
+        by a client that wanted to begin the engine and came second; or it was ended by a Directory that died before it
+        could remove it.
         """
-        if config is not None and config != self._config:
+        if self._has_ended or (config is not None and config != self._config):
             return False
         self._may_begin.set()
         await self._up()
@@ -158,6 +161,7 @@ class FlowActor:
     async def shutdown(self, drain: float) -> int:
         """Ends in order: attempts that run may finish within `drain` seconds, what was decided is written. The number
         of attempts that did not finish."""
+        self._has_ended = True
         left = await self._host.stop(drain) if self._host is not None else 0
         if self._attempts is not None:
             await self._attempts.close()
@@ -196,7 +200,14 @@ class FlowActor:
         report = (await self._up()).load_report()
         return encode_reply(
             ActorLoad(
-                self._name, report.active, report.lasting, report.queued, report.in_memory, report.attempts, os.getpid()
+                self._name,
+                report.active,
+                report.lasting,
+                report.queued,
+                report.in_memory,
+                report.attempts,
+                os.getpid(),
+                self._node,
             )
         )
 

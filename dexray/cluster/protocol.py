@@ -80,6 +80,7 @@ class ActorLoad(Struct, frozen=True, array_like=True):
     in_memory: int = 0
     attempts: int = 0
     pid: int = 0
+    node: str = ""  # Ray's id of it
 
 
 class ClusterView(Struct, frozen=True, array_like=True):
