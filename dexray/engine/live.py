@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dexray.journal.interface import NEVER, NewRun, RequestAnswer
 from dexray.machine.events import AnyEvent
-from dexray.machine.state import WAITING, Flow
+from dexray.machine.state import Flow
 from dexray.protocol.attempts import AttemptKey, AttemptTask
 
 if TYPE_CHECKING:
@@ -113,8 +113,7 @@ class LiveFlow:
 
     @property
     def is_active(self) -> bool:
-        """Some Step is under way: the Flow does more than wait for a message or a Timer."""
-        return any(step.phase != WAITING for step in self.flow.state.steps.values())
+        return self.flow.is_active
 
     def next_wake(self) -> float:
         if self.flow.is_closed:

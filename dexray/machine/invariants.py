@@ -56,6 +56,11 @@ def check_all(flow: Flow) -> None:
             flow,
             f"{step_id}: {step.phase} and its wait disagree",
         )
+        _require(
+            (step.phase == WAITING) == (step_id in index.waiting),
+            flow,
+            f"{step_id} is {step.phase}, and {'among' if step_id in index.waiting else 'not among'} those in a wait",
+        )
         _require(not step.ended or step.phase == WAITING, flow, f"{step_id}: {step.phase}, with SubFlows that ended")
         _require(step.attempt >= 1, flow, f"{step_id} has attempt {step.attempt}")
         _require(

@@ -120,7 +120,7 @@ class FlowState(Struct, kw_only=True):
 class Indexes:
     """What can be told from the state but is wanted at once."""
 
-    __slots__ = ("blocked", "due", "locks", "parents", "ready", "rpc_locks", "waiters")
+    __slots__ = ("blocked", "due", "locks", "parents", "ready", "rpc_locks", "waiters", "waiting")
 
     def __init__(self) -> None:
         self.ready: dict[str, None] = {}  # Steps to hand out, oldest first
@@ -128,6 +128,7 @@ class Indexes:
         self.locks: dict[str, str] = {}  # lock -> the Step that holds it
         self.rpc_locks: dict[str, str] = {}  # lock -> the RPC that holds it; RPCs live in memory alone, and so do these
         self.waiters: dict[str, dict[str, None]] = {}  # Channel -> Steps with a condition on it, oldest first
+        self.waiting: set[str] = set()  # Steps in a wait
         self.parents: dict[str, int] = {}  # Steps that wait for SubFlows, and how many of these have not ended
         self.due: list[
             tuple[float, str, str, int]
@@ -150,6 +151,11 @@ class Flow:
     @property
     def is_closed(self) -> bool:
         return self.state.status != RUNNING_FLOW
+
+    @property
+    def is_active(self) -> bool:
+        """Some Step is under way: the Flow does more than wait for a message, a Timer or a SubFlow."""
+        return len(self.state.steps) > len(self.index.waiting)
 
     def make_ready(self, step_id: str) -> None:
         self.index.ready[step_id] = None
@@ -207,6 +213,7 @@ def set_back(flow: Flow, step: StepState) -> None:
 
 def index_wait(index: Indexes, step: StepState) -> None:
     assert step.wait is not None
+    index.waiting.add(step.id)
     for position, condition in enumerate(step.wait.conditions):
         if condition.kind == "channel":
             index.waiters.setdefault(condition.channel, {})[step.id] = None
@@ -219,6 +226,7 @@ def index_wait(index: Indexes, step: StepState) -> None:
 def forget_wait(index: Indexes, step: StepState) -> None:
     if step.wait is None:
         return
+    index.waiting.discard(step.id)
     index.parents.pop(step.id, None)
     for condition in step.wait.conditions:
         if condition.kind == "channel":
