@@ -214,6 +214,7 @@ class FlowTest(Looking):
 
     @property
     def registry(self) -> Registry:
+        """The code that is deployed."""
         return self._registry
 
     def deploy(self, registry: Registry) -> None:
@@ -274,7 +275,8 @@ class FlowTest(Looking):
         """The worker process dies on an attempt: the nth one of this Step's method from now on.
 
         when: "after" the handler has run, its effects are there and its result is lost; "before", it never ran. The
-        retry policy decides what follows, as on a cluster. flow_id: count the attempts of this Flow alone.
+        retry policy decides what follows, as on a cluster. flow_id: count the attempts of this Flow alone. Raises
+        ValueError for a Step that no Flow has.
         """
         step_type = step if isinstance(step, str) else step_type_of(step)
         if nth < 1:
@@ -299,7 +301,8 @@ class FlowTest(Looking):
         """The database fails the nth commit from now on. No Flow fails for it: the engine tries again.
 
         outcome: "before", nothing was written; "unknown", it was written, and the connection broke before the answer.
-        lasts: so long the database is away from then on (seconds if a number), for reading too.
+        lasts: so long the database is away from then on (seconds if a number), for reading too. Raises FlowTestError
+        while another fault of this kind is still to come, ValueError for a wrong outcome or number.
         """
         if outcome not in (BEFORE, "unknown"):
             raise ValueError(f"fail_commit({outcome!r}): use 'before' or 'unknown'")

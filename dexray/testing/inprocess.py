@@ -209,11 +209,13 @@ class InProcessEngine:
         self.attempts.service = self._handlers_service
 
     async def start(self) -> None:
+        """Deploys the Registry, loads the open Flows of the journal and lets them go on."""
         self._handlers_service.begin()
         self.host.deploy(self.registry.describe("in-process"))
         self.host.start()
 
     async def call(self, request: Request[AnswerT]) -> AnswerT:
+        """Answers one request: it is a FlowService. Raises ServiceError."""
         answer: Any = await self.host.call(request)  # type: ignore[arg-type]
         return answer  # type: ignore[no-any-return]
 

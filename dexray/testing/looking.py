@@ -42,6 +42,7 @@ class _Anything:
 
 
 ANYTHING: Final = _Anything()
+"""Stands for any input or output, None too."""
 
 
 class Ran:
@@ -63,6 +64,7 @@ class Ran:
         self.attempts = attempts
 
     def matches(self, run: StepRun) -> bool:
+        """Whether a Step execution was as expected."""
         return (
             self.step in (run.step_type, run.step_execution_id)
             and self.outcome == run.outcome

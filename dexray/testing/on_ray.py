@@ -122,6 +122,7 @@ class RayFlowTest(Looking):
 
     @property
     def registry(self) -> Registry:
+        """The code that is deployed."""
         return self._registry
 
     def deploy(self, registry: Registry) -> None:
@@ -132,10 +133,11 @@ class RayFlowTest(Looking):
         self._registry, self._client = registry, newer
 
     def now(self) -> datetime:
+        """The time, UTC."""
         return datetime.now(UTC)
 
     def advance(self, duration: timedelta | float) -> None:
-        """Waits for real, if it is not for long. duration: seconds if a number."""
+        """Waits for real. duration: seconds if a number. Raises FlowTestError for more than `advance_at_most`."""
         if not isinstance(duration, timedelta):
             duration = timedelta(seconds=duration)
         if duration > self._advance_at_most:

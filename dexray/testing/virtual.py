@@ -64,6 +64,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
+        """Virtual seconds since the loop was made."""
         return self._jumping.elapsed
 
     def advance(self, seconds: float) -> None:
@@ -97,12 +98,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return min((handle.when() for handle in handles if not handle.cancelled()), default=None)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """As ever; time passes for real until the call is back."""
         future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
         self._jumping.calls_in_threads += 1
         future.add_done_callback(self._thread_is_back)
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """As ever, and time passes for real meanwhile."""
         self._jumping.calls_in_threads += 1  # it is a thread that waits for the others
         try:
             await super().shutdown_default_executor()
@@ -134,6 +137,7 @@ class VirtualClock(LoopClock):
 
     @property
     def wall_offset(self) -> float:
+        """Seconds by which the wall clock was set. Setting it rings the timers that fall due by it."""
         return self._wall_offset
 
     @wall_offset.setter
@@ -144,6 +148,7 @@ class VirtualClock(LoopClock):
 
     @property
     def offset(self) -> float:
+        """Seconds by which the engine's time is off."""
         return self._offset
 
     @offset.setter
@@ -152,9 +157,11 @@ class VirtualClock(LoopClock):
         self._look_anew()
 
     def now(self) -> float:
+        """The engine's time, in seconds since the epoch."""
         return super().now() + self._offset
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
+        """Calls back at an engine's time, as soon as it can if that is over."""
         delay = self._delay(when)
         if self._ahead:
             at = _loop_time() + delay

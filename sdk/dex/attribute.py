@@ -40,7 +40,11 @@ class HoldsMany(Protocol[T_co]):
 
 
 class IndexType(Enum):
-    """How search compares an indexed Attribute."""
+    """How search compares an indexed Attribute.
+
+    KEYWORD: a text as a whole. FULL_TEXT: the words of a text. KEYWORD_ARRAY: the texts of a list. INT, DOUBLE:
+    numbers. BOOL: True and False. DATETIME: points of time, those without a zone taken as UTC.
+    """
 
     KEYWORD = "KEYWORD"
     FULL_TEXT = "FULL_TEXT"
@@ -96,6 +100,7 @@ class AttributeLock:
 
     @property
     def physical_name(self) -> str:
+        """The engine's name of it: `name`, or `name/quoted-instance`."""
         return physical_name(self.attribute.name, self.instance)
 
 
@@ -111,6 +116,7 @@ class AttributeMapLoad:
 
     @property
     def physical_name(self) -> str:
+        """The engine's name of it: `name`, or `name/quoted-instance`."""
         return physical_name(self.attribute_map.name, self.instance)
 
 

@@ -121,6 +121,7 @@ class ChannelMapLoad:
 
     @property
     def physical_name(self) -> str:
+        """The engine's name of it: `name`, or `name/quoted-instance`."""
         return physical_name(self.channel_map.name, self.instance)
 
 

@@ -46,10 +46,14 @@ class Context(Protocol):
     """Given to every synchronous handler, good until it returns. Keep nothing of it."""
 
     @property
-    def flow_id(self) -> str: ...
+    def flow_id(self) -> str:
+        """The ID that the Flow was started under."""
+        ...
 
     @property
-    def run_id(self) -> str: ...
+    def run_id(self) -> str:
+        """The run; another one after a time travel or a new start under the same Flow ID."""
+        ...
 
     @property
     def step_execution_id(self) -> str:

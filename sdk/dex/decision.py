@@ -66,6 +66,7 @@ class StepDecision:
 
     @property
     def has_output(self) -> bool:
+        """Whether an output was given; None is one."""
         return self.output is not NO_OUTPUT
 
     def with_canceling_steps(self, *steps: type[Step[Any]] | Step[Any]) -> StepDecision:

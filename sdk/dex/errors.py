@@ -177,7 +177,7 @@ class FlowAlreadyStartedError(DexServiceError):
 
 
 class FlowNotFoundError(DexServiceError):
-    """No Flow has this ID."""
+    """No Flow has this ID, or no run this run ID."""
 
 
 class FlowNotActiveOrNotFoundError(DexServiceError):

@@ -107,6 +107,7 @@ class StepList(Generic[StartT]):
 
     @property
     def all_steps(self) -> tuple[Step[Any], ...]:
+        """Every Step, the start Step first."""
         return (*self.start_steps, *self.others)
 
 
@@ -132,7 +133,7 @@ class Flow(ABC, Generic[StartT]):
 
     def handle_timeout(self, context: AsyncContext, /) -> Handled[StepDecision]:
         """Runs once when the Flow's timeout fires, if overridden. It may be a generator or `async` too, as a Step's
-        execute.
+        execute. This one only raises FlowDefinitionError.
         """
         raise FlowDefinitionError(f"Flow {self.get_flow_type()!r} has no handle_timeout override")
 

@@ -103,10 +103,12 @@ class Registry:
 
     @property
     def codec_registry(self) -> CodecRegistry:
+        """How values are encoded: the one that was given, or a plain one."""
         return self._codecs
 
     @property
     def allow_async_handlers(self) -> bool:
+        """Whether handlers may be `async def`."""
         return self._allow_async
 
     @property

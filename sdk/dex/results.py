@@ -21,6 +21,10 @@ T = TypeVar("T")
 
 
 class FlowStatus(Enum):
+    """Where a run is: RUNNING until it is COMPLETED, FAILED, CANCELED or TERMINATED. Runs have no other status here;
+    the rest of the names are there for code that names them.
+    """
+
     RUNNING = "RUNNING"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
@@ -31,11 +35,17 @@ class FlowStatus(Enum):
 
     @property
     def is_terminal(self) -> bool:
+        """Whether a run of this status has ended."""
         return self not in (FlowStatus.RUNNING, FlowStatus.CONTINUED_AS_NEW)
 
 
 class FlowErrorType(Enum):
-    """Why a Flow failed."""
+    """Why a Flow failed.
+
+    STEP_DECISION_FAILED: a Step returned force_fail. WORKER_API_FAILED: a method failed for good, and no route led on.
+    FLOW_TIMEOUT: its time was over. CLIENT_API_FAILED: a client stopped it so. INVALID_USER_FLOW_CODE: its code can't
+    be used. INTERNAL: an error of the engine.
+    """
 
     STEP_DECISION_FAILED = "STEP_DECISION_FAILED"
     CLIENT_API_FAILED = "CLIENT_API_FAILED"
@@ -67,6 +77,7 @@ class StepCompletion:
 
     @property
     def has_output(self) -> bool:
+        """Whether `decode` has something to give; None is an output too."""
         return self.payload is not None
 
     def decode(self, value_type: type[T]) -> T:
@@ -90,6 +101,7 @@ class FlowResult:
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the run has ended."""
         return self.status.is_terminal
 
     def single_output(self, value_type: type[T]) -> T:
@@ -152,6 +164,8 @@ class SearchFlowsPage:
 
 @dataclass(frozen=True, slots=True)
 class HealthInfo:
+    """How a service is: a word for its condition, its host, and how long the question took in seconds."""
+
     condition: str
     hostname: str
     duration_seconds: float

@@ -55,7 +55,12 @@ class SubFlowReusePolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SubFlowOptions:
-    """How a SubFlow is started; as StartFlowOptions. condition_id: names the condition within its Wait."""
+    """How a SubFlow is started.
+
+    timeout, timeout_policy, timeout_handler_options, config_override, attributes: as in StartFlowOptions.
+    reuse_policy: what to do with a child that is there already. condition_id: names the condition within its Wait.
+    start_delay, retry_policy: refused by the service; begin with a Timer, retry in Steps.
+    """
 
     timeout: timedelta | None = None
     timeout_policy: FlowTimeoutPolicy = FlowTimeoutPolicy.DEFAULT

@@ -82,6 +82,7 @@ class ConditionCombination:
 
     @staticmethod
     def of(*conditions: Condition) -> ConditionCombination:
+        """A group of conditions, at least one; each has a condition_id. Raises ValueError without one."""
         return ConditionCombination(_checked("ConditionCombination.of", conditions))
 
 
@@ -123,7 +124,7 @@ class Wait:
     def any_combination_of(*combinations: ConditionCombination) -> Wait:
         """Waits until all conditions of any one group are met. Each condition needs a condition_id of its own.
 
-        A condition object may stand in several groups. Its id is then its own still.
+        A condition object may stand in several groups. Its id is then its own still. Raises ValueError without a group.
         """
         for combination in combinations:
             if not isinstance(combination, ConditionCombination):

@@ -26,7 +26,9 @@ class StopType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StopFlowOptions:
-    """How a Flow is stopped. reason: kept with the run; with FAIL it is the error message."""
+    """How a Flow is stopped. type: cooperatively by default. reason: kept with the run; with FAIL it is the error
+    message.
+    """
 
     type: StopType = StopType.CANCEL
     reason: str | None = None
@@ -39,6 +41,10 @@ class StopFlowOptions:
 
 
 class TimeTravelType(Enum):
+    """From where a new run goes on. BEGINNING: the start. HISTORY_EVENT_TIME: the first event at or after a time.
+    STEP_TYPE: the first execution of a Step. STEP_EXECUTION_ID: one method of one Step execution.
+    """
+
     BEGINNING = "BEGINNING"
     HISTORY_EVENT_TIME = "HISTORY_EVENT_TIME"
     STEP_TYPE = "STEP_TYPE"
@@ -46,6 +52,10 @@ class TimeTravelType(Enum):
 
 
 class TimeTravelStepMethod(Enum):
+    """Which method of the Step execution is the first to run again. WAIT_FOR: its wait begins anew. EXECUTE: the wait
+    is over as it was, with the messages that it took.
+    """
+
     WAIT_FOR = "WAIT_FOR"
     EXECUTE = "EXECUTE"
 
@@ -79,8 +89,8 @@ class TimeTravelOptions:
     """Where a new run of a Flow begins anew.
 
     HISTORY_EVENT_TIME needs history_event_time (aware); STEP_TYPE needs step_type; STEP_EXECUTION_ID needs
-    step_execution_id and step_method. skip_writes_reapply: leave out what came from outside after that point. Raises
-    ValueError when what the type needs is missing, or something else is given.
+    step_execution_id and step_method. skip_writes_reapply: leave out what came from outside after that point. reason:
+    kept with the new run. Raises ValueError when what the type needs is missing, or something else is given.
     """
 
     type: TimeTravelType
@@ -132,10 +142,12 @@ class TimerId:
 
     @staticmethod
     def by_condition_id(condition_id: str) -> TimerId:
+        """The Timer with this condition_id. Raises ValueError for an empty one."""
         return TimerId(condition_id=condition_id)
 
     @staticmethod
     def by_condition_index(condition_index: int) -> TimerId:
+        """The Timer at this place among the Timers of the wait, from 0. Raises ValueError for a negative one."""
         return TimerId(condition_index=condition_index)
 
 
@@ -179,32 +191,40 @@ class AttributeMatch:
 
     @staticmethod
     def equal_to(operand: str | bool | int | float) -> AttributeMatch:
+        """The value is equal to the operand."""
         return AttributeMatch(MatchOperator.EQUAL_TO, operand)
 
     @staticmethod
     def not_equal_to(operand: str | bool | int | float) -> AttributeMatch:
+        """The value is there and not equal to the operand."""
         return AttributeMatch(MatchOperator.NOT_EQUAL_TO, operand)
 
     @staticmethod
     def greater_than(operand: int | float) -> AttributeMatch:
+        """The value is greater."""
         return AttributeMatch(MatchOperator.GREATER_THAN, operand)
 
     @staticmethod
     def greater_than_or_equal(operand: int | float) -> AttributeMatch:
+        """The value is greater or equal."""
         return AttributeMatch(MatchOperator.GREATER_THAN_OR_EQUAL, operand)
 
     @staticmethod
     def less_than(operand: int | float) -> AttributeMatch:
+        """The value is less."""
         return AttributeMatch(MatchOperator.LESS_THAN, operand)
 
     @staticmethod
     def less_than_or_equal(operand: int | float) -> AttributeMatch:
+        """The value is less or equal."""
         return AttributeMatch(MatchOperator.LESS_THAN_OR_EQUAL, operand)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForStepCompletionOptions:
-    """request_id: calls under the same one are one wait; "" is derived from what is waited for.
+    """How a client waits for a Step execution.
+
+    request_id: calls under the same one are one wait; "" is derived from what is waited for.
 
     request_timeout: of the call; zero has no limit. internal_handler_timeout: of the wait itself, counted from the
     first call under its request_id; zero has no limit.
@@ -217,7 +237,9 @@ class WaitForStepCompletionOptions:
 
 @dataclass(frozen=True, slots=True)
 class WaitForAttributeOptions:
-    """request_id: calls under the same one are one wait; "" is derived from what is waited for.
+    """How a client waits for an Attribute.
+
+    request_id: calls under the same one are one wait; "" is derived from what is waited for.
 
     request_timeout: of the call; zero has no limit. internal_handler_timeout: of the wait itself, counted from the
     first call under its request_id; zero has no limit.
@@ -230,7 +252,11 @@ class WaitForAttributeOptions:
 
 @dataclass(frozen=True, slots=True)
 class RPCInvokeOptions:
-    """Map instances known only to the caller, in addition to what the RPC's decorator selects."""
+    """Map instances known only to the caller, in addition to what the RPC's decorator selects.
+
+    lock_attribute_map_instances: locks that are held too. load_attribute_map_instances, load_channel_map_instances:
+    what the handler may read besides.
+    """
 
     lock_attribute_map_instances: tuple[AttributeLock, ...] = ()
     load_attribute_map_instances: tuple[AttributeMapLoad, ...] = ()

@@ -20,7 +20,11 @@ T = TypeVar("T")
 
 
 class IdReusePolicy(Enum):
-    """Whether a Flow ID that was used already may be started again. DEFAULT: no."""
+    """Whether a Flow ID that was used already may be started again.
+
+    DEFAULT, DISALLOW: no. ALLOW_IF_PREVIOUS_FAILED: when its last run is FAILED. ALLOW_IF_NOT_RUNNING: when its last
+    run is closed. ALLOW_TERMINATE_IF_RUNNING: always; a run that is open is terminated.
+    """
 
     DEFAULT = "DEFAULT"
     ALLOW_IF_PREVIOUS_FAILED = "ALLOW_IF_PREVIOUS_FAILED"
@@ -30,7 +34,10 @@ class IdReusePolicy(Enum):
 
 
 class FlowTimeoutPolicy(Enum):
-    """What the Flow's timeout does. DEFAULT: HANDLER when the Flow overrides handle_timeout, else FAIL."""
+    """What the Flow's timeout does. DEFAULT: HANDLER when the Flow overrides handle_timeout, else FAIL.
+
+    FAIL: the run is FAILED with FLOW_TIMEOUT. CANCEL: it is CANCELED. HANDLER: handle_timeout decides.
+    """
 
     DEFAULT = "DEFAULT"
     FAIL = "FAIL"
@@ -39,7 +46,9 @@ class FlowTimeoutPolicy(Enum):
 
 
 class ActiveStepSearchMode(Enum):
-    """Which active Steps search can find a Flow by. DEFAULT: none."""
+    """Which active Steps search can find a Flow by. DEFAULT, DISABLED: none. ALL: all of them. WITH_WAIT_FOR: those
+    whose Step has a wait_for.
+    """
 
     DEFAULT = "DEFAULT"
     ALL = "ALL"
@@ -51,7 +60,8 @@ class ActiveStepSearchMode(Enum):
 class FlowConfig:
     """Configuration that can change while a Flow runs. None: not given.
 
-    step_durability: of methods without one of their own. continue_as_new_…: stored and ignored.
+    active_step_search_mode: which Steps search finds the Flow by. step_durability: of methods without one of their own.
+    continue_as_new_threshold, continue_as_new_page_size_bytes: stored and ignored.
     attribute_store_names: the stores of Attributes with sync_to_attribute_store.
     """
 
@@ -64,7 +74,13 @@ class FlowConfig:
 
 @dataclass(frozen=True, slots=True)
 class FlowTimeoutHandlerOptions:
-    """Options of handle_timeout: those of a Step's execute. Only with a positive timeout and the policy HANDLER."""
+    """Options of handle_timeout: those of a Step's execute. Only with a positive timeout and the policy HANDLER.
+
+    method_timeout: the longest that one attempt may take (2 h). heartbeat_timeout: the longest silence of an attempt
+      (1 min; at least 10 s). retry: how often and when it is tried again. durability: overrides that of the FlowConfig.
+    lock_attributes: locks held during each attempt. load_…: AttributeMap values and pending messages that it reads.
+    failure: where the Flow goes on when it has failed for good, see `on_failure_proceed_to`.
+    """
 
     method_timeout: timedelta | None = None
     heartbeat_timeout: timedelta | None = None
@@ -95,6 +111,7 @@ class InitialAttribute:
 
     @property
     def physical_name(self) -> str:
+        """The engine's name of it: `name`, or `name/quoted-instance`."""
         return physical_name(self.attribute.name, self.instance)
 
 
@@ -110,6 +127,7 @@ class StartFlowOptions:
       FlowAlreadyStartedError.
     config_override: FlowConfig fields for this run.
     start_delay, retry_policy: refused by the service; begin with a Timer, retry in Steps.
+    attributes: what `with_attribute` has gathered.
     """
 
     timeout: timedelta | None = None

@@ -25,7 +25,9 @@ class StepDurability(Enum):
 
 
 class WaitForFailurePolicy(Enum):
-    """What follows when wait_for has failed for good: the Flow fails, or execute of the same Step runs."""
+    """What follows when wait_for has failed for good. FAIL_FLOW: the Flow fails. PROCEED: execute of the same Step
+    runs, and `context.wait_for_method_failed()` is true in it.
+    """
 
     FAIL_FLOW = "FAIL_FLOW"
     PROCEED = "PROCEED"
@@ -91,7 +93,8 @@ class StepOptions:
     …_retry: RetryPolicy of the method. wait_for_failure: what follows when wait_for has failed for good.
     …_durability: overrides that of the FlowConfig. …_lock_attributes: locks held during each attempt of the method.
     …_load_…: AttributeMap values and pending messages that the method reads. resources: what the handlers need of a
-      node.
+      node. execute_failure: where the Flow goes on when execute has failed for good, see
+      `on_execute_failure_proceed_to`.
     kill_after: kills the worker process of a handler that has not returned so long after its cancellation or timeout
       (whole seconds, at least 1; None or zero: never). Stopping is cooperative: without it, a handler that does not
       listen keeps its CPU until it returns. A kill runs no `finally` and no exit hook, and the attempts of such a Step

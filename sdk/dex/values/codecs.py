@@ -43,14 +43,22 @@ class Codec(Protocol):
     """Maps values of one type to `Value`s and back. Its `type_name` is stable; errors it raises refuse the value."""
 
     @property
-    def type_name(self) -> str: ...
+    def type_name(self) -> str:
+        """The durable name of the type, as errors name it."""
+        ...
 
     @property
-    def wire_kind(self) -> WireKind: ...
+    def wire_kind(self) -> WireKind:
+        """The plain kind of all the Values that it makes."""
+        ...
 
-    def encode(self, value: Any) -> Value: ...
+    def encode(self, value: Any) -> Value:
+        """The Value of an object. Any exception refuses it."""
+        ...
 
-    def decode(self, value: Value) -> Any: ...
+    def decode(self, value: Value) -> Any:
+        """The object of a Value. Any exception refuses it."""
+        ...
 
 
 def _identity(value: Any) -> Any:
@@ -71,9 +79,11 @@ class JsonCodec:
 
     @property
     def wire_kind(self) -> WireKind:
+        """Always JSON."""
         return WireKind.JSON
 
     def encode(self, value: Any) -> Value:
+        """The encoder's data. Raises TypeError for a value that is not of the expected type."""
         if self.expected_type is not None and type(value) is not self.expected_type:
             raise TypeError(
                 f"{self.type_name}: expected {self.expected_type.__qualname__}, got {type(value).__qualname__}"
@@ -81,6 +91,7 @@ class JsonCodec:
         return Value(WireKind.JSON, self.encoder(value))
 
     def decode(self, value: Value) -> Any:
+        """What the decoder makes of the data."""
         return self.decoder(value.data)
 
 
@@ -104,7 +115,12 @@ class _PlainCodec:
 
 
 STRING: Final[Codec] = _PlainCodec("str", WireKind.STRING, str)
+"""The codec of str."""
 BOOL: Final[Codec] = _PlainCodec("bool", WireKind.BOOL, bool)
+"""The codec of bool."""
 INT64: Final[Codec] = _PlainCodec("int", WireKind.INT64, int)
+"""The codec of int of 64 bits."""
 DOUBLE: Final[Codec] = _PlainCodec("float", WireKind.DOUBLE, float)
+"""The codec of float."""
 BYTES: Final[Codec] = _PlainCodec("bytes", WireKind.BYTES, bytes)
+"""The codec of bytes."""

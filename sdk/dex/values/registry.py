@@ -99,6 +99,7 @@ class CodecRegistry:
 
         Datetimes and such are ISO text, durations seconds, bytes base64, tuples and sets arrays, Enum members
         their value or name; or what `to_readable` shows. Unknown fields are refused: a slip is not a default.
+        Raises ValueMappingError.
         """
         node = self._compiler.node(type_hint, where)
         try:

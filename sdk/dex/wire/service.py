@@ -281,6 +281,11 @@ class StepDescription(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class FlowDescription(Answer, frozen=True, kw_only=True):
+    """The live state of a run: its open Steps, the sizes of its Channels, its Attributes in readable form.
+
+    Times are seconds since 1970 (UTC). owner: who has the Flow. problem: why the whole Flow can't go on; "" if it can.
+    """
+
     flow_id: str
     run_id: str
     flow_type: str
