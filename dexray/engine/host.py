@@ -157,7 +157,7 @@ class FlowHost:
         await self.questions.close()
         self._alarm.close()
         for live in list(self.flows.values()):
-            self._drop(live, Lost("the engine has stopped"))
+            self.drop(live, Lost("the engine has stopped"))
         self._hand_outs.watch.close()
         self.residents.close()
 
@@ -174,7 +174,7 @@ class FlowHost:
             live for live in self.flows.values() if live.problem and live.flow.state.flow_type in deployment.flows
         ]
         for live in stopped:  # the new code may be what it needs: load it and see
-            self._drop(live, Lost("its code was deployed anew"))
+            self.drop(live, Lost("its code was deployed anew"))
         if stopped:
             self.spawn(self.residents.resume([live.flow_id for live in stopped]))
 
@@ -306,7 +306,7 @@ class FlowHost:
         if isinstance(outcome, Exception):
             self.park(live, outcome)
         elif not live.problem:
-            self._drop(live, reason)
+            self.drop(live, reason)
 
     def _give_up(self, pending: Pending, reason: Exception) -> None:
         """What was not written has not happened: slots are free again, and who waited is told."""
@@ -330,6 +330,7 @@ class FlowHost:
             when(None)
         if any(isinstance(event, FlowClosed) for event in pending.events):
             live.durable_closed = True
+            live.confirmed_at = asyncio.get_running_loop().time()
             live.tell_closed(None)
         if live.waits is not None:
             live.waits.durable(live.durable_seq, not_active(live) if live.durable_closed else None)
@@ -450,7 +451,7 @@ class FlowHost:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 2.0)
 
-    def _drop(self, live: LiveFlow, reason: Exception) -> None:
+    def drop(self, live: LiveFlow, reason: Exception) -> None:
         """Forgets a Flow that is not ours, or not what we thought; whoever waits for it is told."""
         if live.lost:
             return

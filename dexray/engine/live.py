@@ -53,6 +53,7 @@ class LiveFlow:
         "checkpoint_size",
         "children",
         "closed_waiters",
+        "confirmed_at",
         "durable_closed",
         "durable_seq",
         "epoch",
@@ -83,6 +84,7 @@ class LiveFlow:
         self.lost = False
         self.problem = ""
         self.durable_closed = flow.is_closed
+        self.confirmed_at = asyncio.get_running_loop().time()  # when a closed run was known to be the current one
         self.armed = 0.0  # the due time that the owner's alarm knows of
         self.stored_wake = 0.0
         self.sync_in_flight = 0

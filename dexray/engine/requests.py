@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 AnswerT = TypeVar("AnswerT", bound=s.Answer)
 T = TypeVar("T")
 WriteRequest = s.Publish | s.SetAttribute | s.StopFlow | s.SkipTimer | s.UpdateFlowConfig | s.InvokeRpc
+CONFIRMED = 1.0  # seconds for which a closed run is believed to be the current one of its Flow without a look
 REMEMBERED = 128  # write requests whose answers a live Flow keeps at hand; older ones are in the journal
 
 
@@ -75,7 +76,19 @@ async def look_for(host: FlowHost, flow_id: str) -> LiveFlow | None:
             raise Lost("the Flow has just left this owner")
     else:
         live.last_used = host.clock.now()
+        if live.durable_closed and asyncio.get_running_loop().time() - live.confirmed_at > CONFIRMED:
+            await confirm(host, live)
+            return await look_for(host, flow_id) if live.lost else live
     return live
+
+
+async def confirm(host: FlowHost, live: LiveFlow) -> None:
+    """Sees to it that a closed run is the current one of its Flow still. Nothing is written for it, so nothing tells its
+    owner when another life of the same name has begun a new run. One that is not is dropped."""
+    row = await look_up(host, lambda: host.journal.current_run(live.flow_id))
+    live.confirmed_at = asyncio.get_running_loop().time()
+    if row is not None and row.run_id != live.run_id and host.flows.get(live.flow_id) is live:
+        host.drop(live, Lost(f"run {live.run_id} is not the current one of its Flow any more"))
 
 
 async def look_up(host: FlowHost, call: Callable[[], T], blocking: Blocking | None = None) -> T:
@@ -194,6 +207,9 @@ async def write_now(host: FlowHost, live: LiveFlow, request: WriteRequest, act: 
         raise Lost("the Flow has just left this owner")
     if live.flow.is_closed:
         await settled(host, live)
+        await confirm(host, live)
+        if live.lost:
+            raise Lost("the Flow has a new run")
         raise not_active(live)
     result = act()
     check_trouble(live)

@@ -204,6 +204,8 @@ class Residents:
                 await asyncio.shield(self.loading(flow_id))
             except NotMine:
                 logger.info("Flow %r is not ours any more", flow_id)
+            except Lost as lost:
+                logger.info("Flow %r is not resumed here: %s", flow_id, lost)
             except Exception:
                 logger.exception("Flow %r can't be resumed; the others go on", flow_id)
 

@@ -101,12 +101,13 @@ async def _meet(host: FlowHost, live: LiveFlow, request: StartFlow) -> Started |
     from dexray.engine.requests import check_trouble, look_up, settled
 
     await settled(host, live)
-    while live.flow.is_closed and not live.durable_closed and not live.problem:
-        await settled(host, live)  # it closed meanwhile: what is not durable yet decides nothing
     # Even a fresh call may have been made before: one that was under way for long comes after its own repeat.
     stored = await look_up(host, lambda: host.journal.recorded_answer(request.flow_id, _answer_key(request)))
     if stored is not None:
         return msgspec.msgpack.decode(stored, type=Started)
+    while live.flow.is_closed and not live.durable_closed and not live.problem:
+        # It closed meanwhile. That decides nothing before it is durable: if we are not its owner any more, it is open.
+        await settled(host, live)
     if host.flows.get(request.flow_id) is not live:
         return None
     state = live.flow.state

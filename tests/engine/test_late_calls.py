@@ -154,3 +154,62 @@ async def test_a_start_looks_at_the_end_of_the_run_before_only_when_that_is_dura
     records = rig.rows("SELECT run_id FROM events ORDER BY rowid")
     assert records.index((started.run_id,)) > max(place for place, row in enumerate(records) if row == (old,))
     await asyncio.gather(writing, stopping)
+
+
+@pytest.mark.statement("D8")
+@virtual
+async def test_a_closed_run_in_memory_gives_way_to_the_new_one_that_another_life_of_its_owner_began(rig: Rig) -> None:
+    """Nothing is written for a closed run, so the database refuses nothing that would tell its owner."""
+    rig.script = by_step(Ask_wait_for=wait(until(one("news"))))
+    successor = await rig.host(asking())
+    old = await successor.start("f")
+    await successor.stop("f")
+    assert (await successor.result("f")).run_id == old
+    thawed = await rig.host(asking())
+    again = replace(start("f", id_reuse_policy="ALLOW_IF_NOT_RUNNING"), call_id="call-2", request_id="r2")
+    new = (await thawed.call(again)).run_id
+    await thawed.crash()
+    publish = s.Publish(flow_id="f", channel="news", values=(ONE,), request_id="p")
+    try:
+        await successor.call(publish)
+    except ServiceError as error:  # it had the old run in memory: the client repeats
+        assert code_of(error) == "UNAVAILABLE"
+        await successor.call(publish)
+    assert [event[3] for event in rig.events(new, "MessagePublished")] == [ONE]
+
+
+@virtual
+async def test_the_end_of_a_flow_is_told_from_memory_for_a_moment_only(rig: Rig) -> None:
+    rig.script = by_step(Ask_wait_for=wait(until(one("news"))))
+    successor = await rig.host(asking())
+    await successor.start("f")
+    await successor.stop("f")
+    thawed = await rig.host(asking())
+    again = replace(start("f", id_reuse_policy="ALLOW_IF_NOT_RUNNING"), call_id="call-2", request_id="r2")
+    new = (await thawed.call(again)).run_id
+    await thawed.crash()
+    await asyncio.sleep(1.5)
+    assert (await successor.describe("f")).run_id == new
+
+
+@pytest.mark.statement("B47", "B48")
+@virtual
+async def test_an_owner_that_lost_a_flow_begins_no_run_beside_the_open_one_because_of_an_end_that_was_refused(
+    rig: Rig,
+) -> None:
+    """The run ends in the memory of an owner that has lost it, while a start is looking whether it was made before."""
+    rig.script = by_step(Ask_wait_for=wait(until(one("news"))))
+    former = await rig.host(asking())
+    run = await former.start("f")
+    await settle()
+    former.lane.before = 1.0
+    again = replace(start("f", id_reuse_policy="ALLOW_IF_NOT_RUNNING"), call_id="call-2", request_id="r2")
+    starting = asyncio.ensure_future(former.call(again))
+    await settle()
+    stopping = asyncio.ensure_future(former.stop("f"))
+    await settle()
+    successor = await rig.host(asking())
+    await successor.describe("f")  # it is loaded, and so claimed
+    outcome = await asyncio.gather(starting, stopping, return_exceptions=True)
+    assert [code_of(error) for error in outcome if isinstance(error, ServiceError)] != []
+    assert rig.runs("f") == [(run, "RUNNING", True)]
