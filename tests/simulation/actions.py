@@ -47,7 +47,7 @@ def start(schedule: Schedule, dice: Dice) -> None:
             s.StartFlow(
                 flow_id=flow_id,
                 flow_type=dice.pick((PARENT, PARENT, CHILD)),
-                input=bytes((dice.pick((1, 2, 3, 3, 4)),)),
+                input=bytes((dice.pick((1, 2, 3, 4, 5)),)),
                 request_id=dice.pick((f"r-{flow_id}", name)),
                 call_id=name,
                 fresh=True,
@@ -66,8 +66,18 @@ def start(schedule: Schedule, dice: Dice) -> None:
 
 def publish(schedule: Schedule, dice: Dice) -> None:
     batches = [dice.pick((1, 1, 2)) for _ in range(dice.pick((1, 1, 2, 4)))]
+    clients, flow_id = schedule.clients, a_flow(schedule, dice)
+    waited = schedule.waited_for(flow_id) if dice.chance(0.7) else []
+    clients.spawn(clients.produce(flow_id, dice.pick(waited or CHANNELS), batches, dice.pick(PATIENCE)))
+
+
+def feed(schedule: Schedule, dice: Dice) -> None:
+    """Whatever waits for messages gets some, that Flows come far."""
     clients = schedule.clients
-    clients.spawn(clients.produce(a_flow(schedule, dice), dice.pick(CHANNELS), batches, dice.pick(PATIENCE)))
+    for flow_id, runs in schedule.auditor.of_flow.items():
+        if not runs[-1].status:
+            for channel in schedule.waited_for(flow_id)[:2]:
+                clients.spawn(clients.produce(flow_id, channel, [dice.pick((1, 2))], 15.0))
 
 
 def set_attribute(schedule: Schedule, dice: Dice) -> None:
@@ -277,6 +287,7 @@ def redeploy(schedule: Schedule, dice: Dice) -> None:
 PERFORM: dict[str, Callable[[Schedule, Dice], None]] = {
     "start": start,
     "publish": publish,
+    "feed": feed,
     "set an Attribute": set_attribute,
     "stop": stop,
     "invoke an RPC": rpc,
@@ -301,7 +312,8 @@ PERFORM: dict[str, Callable[[Schedule, Dice], None]] = {
 
 _WEIGHTS = {
     "start": 5,
-    "publish": 8,
+    "publish": 6,
+    "feed": 10,
     "set an Attribute": 2,
     "stop": 1,
     "invoke an RPC": 4,

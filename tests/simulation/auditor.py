@@ -270,6 +270,7 @@ class Auditor:
                 self.judge_completion(run, event, rest, by)
             case "StepCancelled/1":
                 counts = Counter(channel for channel, _ in run.steps[event[1]].consumed)
+                self.features["messages returned"] += bool(counts)
                 require(counts == event[3], "returned messages", *what, counts)
             case "FlowTimedOut/1":
                 early = not event[2] and at < run.timeout_at - SLACK
@@ -399,7 +400,7 @@ class Auditor:
         self.features[f"closed {status} {error}".strip()] += 1
         last = before[-1] if before else ["", "", "", "", ""]
         decided = next((e[2] for e in reversed(before) if e[0] == "StepCompleted/1"), "")
-        asked = run.flow_id in self.stoppable
+        asked = run.flow_id in self.stoppable or (run.flow_id.startswith("SubFlow:") and status == "TERMINATED")
         if status == "COMPLETED":
             forced = decided in ("force_complete", "force_complete_if_channels_empty")
             self.require(forced or (run.completing and not run.steps), "completion", *what)

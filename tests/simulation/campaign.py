@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.simulation.kernel import bury
+from tests.simulation.kernel import bury, undisturbed
 from tests.simulation.schedule import Result, run_seed
 
 BURY_EVERY = 25  # schedules
@@ -64,22 +63,13 @@ class Tally:
 def in_order(seeds: Iterator[int], seconds: float) -> Tally:
     """One after the other, in this process, for so many seconds."""
     tally, began = Tally(), time.monotonic()
-    was_enabled = gc.isenabled()
-    bury()
-    gc.freeze()
-    gc.disable()
-    try:
+    with undisturbed():
         for seed in seeds:
             tally.add(run_seed(seed))
             if tally.schedules % BURY_EVERY == 0:
                 bury()
             if time.monotonic() - began > seconds or len(tally.failed) >= 20:
                 break
-    finally:
-        bury()
-        gc.unfreeze()
-        if was_enabled:
-            gc.enable()
     tally.seconds = time.monotonic() - began
     return tally
 

@@ -84,25 +84,21 @@ class Clients:
             names = tuple(text(self.name("v")) for _ in range(count))
             request = s.Publish(flow_id=flow_id, channel=channel, values=names, request_id=self.name("p"), fresh=True)
             values.extend(names)
-            await self.call(request, patience)
+            if isinstance(await self.call(request, patience), ServiceFailure):
+                del values[-count:]  # refused; a late copy of the call may yet be taken, at any place
 
     def help(self, flow_id: str) -> None:
         """The end: an open Flow gets messages for whatever it waits for; one that has no Step, or will not end, is
         stopped."""
         schedule = self._schedule
         run = schedule.auditor.of_flow[flow_id][-1]
+        wanted = schedule.waited_for(flow_id)
         times = self._helped[flow_id] = self._helped.get(flow_id, 0) + 1
         if not run.steps:
             if times > 2:
                 request = s.StopFlow(flow_id=flow_id, stop_type="CANCEL", request_id=self.name("s"), fresh=True)
                 self.spawn(self.call_once(request))
             return
-        wanted = {
-            condition["channel"]
-            for step in run.steps.values()
-            for condition in step.wait.get("conditions", ())
-            if step.phase == "waiting" and condition["kind"] == "channel"
-        }
         for channel in CHANNELS:
             if channel in wanted:
                 values = tuple(text(self.name("v")) for _ in range(3))

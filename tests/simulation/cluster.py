@@ -165,7 +165,7 @@ class Port:
             schedule.world.say(
                 self._life.name, f"hands out #{token} {key.flow_id} {key.step_execution_id} {key.method} {key.attempt}"
             )
-        delay = dice.pick((0.001, 0.002, 0.01, 0.3)) if not dice.chance(0.04) else dice.pick((3.0, 40.0, 100.0))
+        delay = dice.pick(schedule.plan.delays) if not dice.chance(0.04) else dice.pick((3.0, 40.0, 100.0))
         fate = dice.random()
         if fate < weather.returned:
             schedule.faults["attempt returned"] += 1
@@ -176,7 +176,7 @@ class Port:
             crash = AttemptFailed(error_type="WorkerCrashedError", detail=f"#{token}", kind=WORKER_CRASHED)
             process.call_later(delay, self._finish, token, crash)
             if dice.chance(0.5):  # it was not dead after all
-                process.call_later(delay + dice.pick((0.1, 5.0)), self._late, token)
+                process.call_later(delay + dice.pick((0.002, 0.1, 1.1, 5.0)), self._late, token)
             return
         if delay > 0.2 or dice.chance(0.1):
             process.call_later(0.0005, self._running, token)

@@ -11,7 +11,8 @@ the output of an RPC. By it the auditor finds the attempt in the workers' own lo
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from dex.wire.service import FlowConfigSpec
@@ -147,13 +148,44 @@ def flow_config(dice: Dice) -> FlowConfigSpec:
 # Handlers -------------------------------------------------------------------------------------------------------------
 
 
-class Handlers:
-    """What attempts come to. `failing`: the probability that a handler raises."""
+@dataclass(frozen=True, slots=True)
+class Taste:
+    """What the Flows of a schedule have a liking for: rare things meet each other where they are not rare."""
 
-    def __init__(self, dice: Dice, types: dict[str, FlowSpec], failing: float) -> None:
+    failing: float = 0.1  # the probability that a handler raises
+    cancel: float = 0.06
+    conditional: float = 0.06
+    fan_out: float = 0.35
+    subflow: float = 0.15
+    timer: float = 0.35
+    write: float = 0.5
+
+
+def taste(dice: Dice) -> Taste:
+    return Taste(
+        failing=dice.pick((0.0, 0.1, 0.25)),
+        cancel=dice.pick((0.0, 0.06, 0.4)),
+        conditional=dice.pick((0.02, 0.06, 0.4)),
+        fan_out=dice.pick((0.1, 0.35, 0.7)),
+        subflow=dice.pick((0.0, 0.15, 0.4)),
+        timer=dice.pick((0.1, 0.35, 0.6)),
+        write=dice.pick((0.2, 0.5, 0.9)),
+    )
+
+
+class Handlers:
+    """What attempts come to."""
+
+    def __init__(
+        self, dice: Dice, types: dict[str, FlowSpec], likes: Taste, consumers: Callable[[str], list[tuple[str, str]]]
+    ) -> None:
+        """`consumers`: of a run, the Steps that have consumed messages and not finished: (type, Channel). A handler can't
+        know of them; they are looked at so that what is rare is not too rare."""
+        self._consumers = consumers
         self._dice = dice
         self._types = types
-        self._failing = failing
+        self._likes = likes
+        self._failing = likes.failing
         self._messages = 0
         self.calm = False
 
@@ -176,7 +208,7 @@ class Handlers:
     def _writes(self, task: AttemptTask, token: int, *, locals_: bool = False) -> Writes:
         dice = self._dice
         mark = (("#", number(token)),)
-        if self.calm or dice.chance(0.5):
+        if self.calm or not dice.chance(self._likes.write):
             return Writes(events=mark)
         attributes: dict[str, bytes | None] = {}
         if dice.chance(0.6):
@@ -216,11 +248,11 @@ class Handlers:
 
     def _condition(self, task: AttemptTask, name: str) -> ConditionSpec:
         dice = self._dice
-        what = dice.random()
-        if what < 0.35:
+        what, likes = dice.random(), self._likes
+        if what < likes.timer:
             return ConditionSpec("timer", name, duration=dice.pick((0.0, 1.0, 1.0, 5.0, 60.0, LONG)))
         fuel = fuel_of(task.input)
-        if what < 0.5 and fuel > 0 and task.flow_type == PARENT:
+        if what < likes.timer + likes.subflow and fuel > 0 and task.flow_type == PARENT:
             child = SubFlowSpec(
                 flow_type=CHILD,
                 input=bytes((min(fuel - 1, 1),)),
@@ -243,16 +275,18 @@ class Handlers:
         output = number(token) if dice.chance(0.7) else None
         if self.calm:
             return DecisionSpec(kind="graceful_complete", output=output)
-        canceling = (dice.pick(STEPS),) if dice.chance(0.08) else ()
-        siblings = (dice.pick(STEPS),) if dice.chance(0.06) else ()
+        likes = self._likes
+        consumers = self._consumers(task.key.run_id) or [(step_type, "a") for step_type in STEPS]
+        canceling = (dice.pick(consumers)[0],) if dice.chance(likes.cancel) else ()
+        siblings = (dice.pick(STEPS),) if dice.chance(likes.cancel) else ()
         what = dice.random()
-        if fuel and what < 0.72:
-            count = dice.pick((1, 1, 1, 2, 3))
-            if what < 0.06:
+        if fuel and what < 0.8:
+            count = dice.pick((2, 2, 3)) if dice.chance(likes.fan_out) else 1
+            if dice.chance(likes.conditional):
                 return DecisionSpec(
                     kind="force_complete_if_channels_empty",
                     output=output,
-                    channels=dice.pick((("a",), ("a", "b"), ("b",))),
+                    channels=dice.pick((("a",), ("a", "b"), ("b",), (dice.pick(consumers)[1],))),
                     fallback=self._movement(fuel),
                     canceling=canceling,
                 )
@@ -262,11 +296,11 @@ class Handlers:
                 canceling=canceling,
                 canceling_siblings=siblings,
             )
-        if what < 0.82:
+        if what < 0.88:
             kind = "graceful_complete"
-        elif what < 0.92:
+        elif what < 0.95:
             kind = "dead_end"
-        elif what < 0.96:
+        elif what < 0.98:
             kind = "force_complete"
         else:
             return DecisionSpec(kind="force_fail", reason="drawn by lot")
@@ -289,5 +323,5 @@ class Handlers:
             output=number(token),
             writes=writes,
             movements=movements,
-            canceling=(dice.pick(STEPS),) if dice.chance(0.1) else (),
+            canceling=(dice.pick(STEPS),) if dice.chance(self._likes.cancel) else (),
         )

@@ -22,7 +22,8 @@ import hashlib
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import Any
 
@@ -229,6 +230,22 @@ def bury() -> None:
     finally:
         sys.unraisablehook = hook
         _set_running_loop(None)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No collection in here but by `bury`: what is collected is not to depend on what else there is."""
+    was_enabled = gc.isenabled()
+    bury()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        bury()
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
 class SimClock:

@@ -23,12 +23,15 @@ from tests.simulation import actions
 from tests.simulation.auditor import Auditor
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Directory, Life, Network, Weather
-from tests.simulation.generate import CHILD, PARENT, Dice, Handlers, flow_type
+from tests.simulation.generate import CHILD, PARENT, Dice, Handlers, Taste, flow_type, taste
 from tests.simulation.kernel import Livelock, World
 from tests.simulation.memory import Database
 from tests.simulation.witness import Witness
 
 ROUNDS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 500.0, *[400.0] * 12, *[4_000.0] * 6)  # seconds, until all have settled
+
+
+FEEDS = 12  # how often waiting Flows get messages behind the last action
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,12 @@ class Plan:
     settings: HostSettings
     slots: int
     latencies: tuple[float, ...]
+    delays: tuple[float, ...]  # of handlers
     weather: Weather
-    failing: float
+    likes: Taste
     types: dict[str, FlowSpec]
     actions: tuple[Action, ...]
+    lasts: float  # seconds behind the last action, until all faults stop
 
     @property
     def clocks_agree(self) -> bool:
@@ -70,8 +75,8 @@ def draw(seed: int) -> Plan:
             cut_after=dice.pick((0.0, 0.02, 0.1)) * rough,
             slow_reads=dice.pick((0.0, 0.0, 0.1)),
             lost=dice.pick((0.0, 0.02, 0.1)),
-            late=dice.pick((0.0, 0.02, 0.1)),
-            crashed=dice.pick((0.0, 0.05)),
+            late=dice.pick((0.0, 0.02, 0.1, 0.3)),
+            crashed=dice.pick((0.0, 0.05, 0.2)),
             hung=dice.pick((0.0, 0.03)),
             returned=dice.pick((0.0, 0.05)),
             repeated=dice.pick((0.0, 0.2)),
@@ -94,10 +99,12 @@ def draw(seed: int) -> Plan:
         settings=settings,
         slots=dice.pick((1, 2, 5, 100)),
         latencies=dice.pick(((0.001,), (0.0005, 0.004), (0.001, 0.001, 0.02))),
+        delays=dice.pick(((0.001, 0.002, 0.01, 0.3), (0.001, 1.5), (0.2, 0.3, 0.7))),
         weather=weather,
-        failing=dice.pick((0.0, 0.1, 0.25)),
+        likes=taste(dice),
         types={name: flow_type(dice, name) for name in (PARENT, CHILD)},
         actions=tuple(_actions(dice)),
+        lasts=dice.pick((0.5, 5.0, 60.0, 60.0, 500.0)),
     )
 
 
@@ -105,7 +112,7 @@ def _actions(dice: Dice) -> list[Action]:
     found = []
     at = 0.0
     pace = dice.pick((0.002, 0.05, 0.05, 0.5, 5.0))
-    for number in range(dice.pick((8, 12, 20, 30))):
+    for number in range(dice.pick((8, 15, 25, 40))):
         kind = "start" if number == 0 else dice.pick(actions.MENU)
         found.append(Action(at, kind, dice.getrandbits(30)))
         at += pace * dice.pick((0.0, 0.3, 1.0, 2.0))
@@ -146,7 +153,7 @@ class Schedule:
         self.witness = Witness(self.auditor)
         self.database = Database()
         self.database.taps.append(self.auditor)
-        self.handlers = Handlers(self.dice, plan.types, plan.failing)
+        self.handlers = Handlers(self.dice, plan.types, plan.likes, self.consumers)
         self.network = Network(self)
         self.clients = Clients(self)
         self.lives: dict[str, Life] = {}
@@ -192,7 +199,10 @@ class Schedule:
         for action in self.plan.actions:
             self.world.fate.call_at(action.at, self._perform, action)
         last = self.plan.actions[-1].at if self.plan.actions else 0.0
-        self.world.run(last + 0.001)
+        for number in range(FEEDS):
+            at = last + self.plan.lasts * (number + 1) / (FEEDS + 1)
+            self.world.fate.call_at(at, self._perform, Action(at, "feed", self.plan.seed + number))
+        self.world.run(last + self.plan.lasts)
 
     def _perform(self, action: Action) -> None:
         self.world.say("", action.kind)
@@ -219,6 +229,21 @@ class Schedule:
 
     def _open(self) -> list[str]:
         return [flow_id for flow_id, runs in self.auditor.of_flow.items() if not runs[-1].status]
+
+    def consumers(self, run_id: str) -> list[tuple[str, str]]:
+        """Steps of a run that have consumed messages and not finished: their types, and the Channels."""
+        run = self.auditor.runs.get(run_id)
+        return [(step.type, channel) for step in (run.steps.values() if run else ()) for channel, _ in step.consumed]
+
+    def waited_for(self, flow_id: str) -> list[str]:
+        """The Channels that Steps of a Flow wait on."""
+        runs = self.auditor.of_flow.get(flow_id)
+        return [
+            condition["channel"]
+            for step in (runs[-1].steps.values() if runs else ())
+            for condition in step.wait.get("conditions", ())
+            if step.phase == "waiting" and condition["kind"] == "channel"
+        ]
 
     def _picture(self, flow_id: str) -> str:
         run = self.auditor.of_flow[flow_id][-1]

@@ -49,7 +49,7 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     for one in fields(Weather):
         if getattr(plan.weather, one.name):
             yield replace(plan, weather=replace(plan.weather, **{one.name: 0.0}))
-    if plan.failing:
-        yield replace(plan, failing=0.0)
+    if plan.likes.failing:
+        yield replace(plan, likes=replace(plan.likes, failing=0.0))
     if plan.offsets:
         yield replace(plan, offsets={})

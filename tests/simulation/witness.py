@@ -12,7 +12,7 @@ from collections import Counter
 from dex.wire import service as s
 from dex.wire.service import ServiceFailure
 from tests.simulation.auditor import Auditor
-from tests.simulation.books import Run
+from tests.simulation.books import Run, past
 
 
 class Witness:
@@ -155,6 +155,7 @@ class Witness:
                 case s.InvokeRpc():
                     counts = [run.rpcs[request.request_id] for run in runs if run.parent is None]
                     require(sum(counts) <= 1, "RPC twice", request, counts)
+        self.count_children()
         for flow_id, runs in auditor.of_flow.items():
             begun = Counter(run.request_id for run in runs if run.parent is None)
             for request_id, count in begun.items():
@@ -167,6 +168,19 @@ class Witness:
                         found = [value for value in run.order if value in set(values)]
                         wanted = [value for value in values if value in set(found)]
                         require(found == wanted, "order of a producer", run.run_id, producer, found, wanted)
+
+    def count_children(self) -> None:
+        """Each run of a parent has one child at most for each SubFlow that a Step has waited for."""
+        allowed: Counter[str] = Counter()
+        for run_id, run in self.auditor.runs.items():
+            for *_, event in past(self.auditor.runs, run_id):
+                if event[0] == "WaitStarted/1":
+                    children = sum(condition["kind"] == "subflow" for condition in event[2].get("conditions", ()))
+                    allowed.update(f"SubFlow:{run.flow_id}-{event[1]}-{number}" for number in range(children))
+        for flow_id, runs in self.auditor.of_flow.items():
+            if flow_id.startswith("SubFlow:"):
+                begun = sum(run.parent is None for run in runs)
+                self.auditor.require(begun <= allowed[flow_id], "started twice", flow_id, begun, allowed[flow_id])
 
 
 def call_key(request: s.AnyRequest) -> str:
