@@ -83,8 +83,8 @@ async def look_for(host: FlowHost, flow_id: str) -> LiveFlow | None:
 
 
 async def confirm(host: FlowHost, live: LiveFlow) -> None:
-    """Sees to it that a closed run is the current one of its Flow still. Nothing is written for it, so nothing tells its
-    owner when another life of the same name has begun a new run. One that is not is dropped."""
+    """Sees to it that a closed run is the current one of its Flow still; one that is not is dropped. Nothing is written
+    for it, so nothing else tells its owner when another life of the same name has begun a new run."""
     row = await look_up(host, lambda: host.journal.current_run(live.flow_id))
     live.confirmed_at = asyncio.get_running_loop().time()
     if row is not None and row.run_id != live.run_id and host.flows.get(live.flow_id) is live:

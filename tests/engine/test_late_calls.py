@@ -170,11 +170,10 @@ async def test_a_closed_run_in_memory_gives_way_to_the_new_one_that_another_life
     new = (await thawed.call(again)).run_id
     await thawed.crash()
     publish = s.Publish(flow_id="f", channel="news", values=(ONE,), request_id="p")
-    try:
+    with pytest.raises(ServiceError) as outdated:
         await successor.call(publish)
-    except ServiceError as error:  # it had the old run in memory: the client repeats
-        assert code_of(error) == "UNAVAILABLE"
-        await successor.call(publish)
+    assert code_of(outdated.value) == "UNAVAILABLE"
+    await successor.call(publish)  # the client repeats
     assert [event[3] for event in rig.events(new, "MessagePublished")] == [ONE]
 
 
@@ -206,7 +205,7 @@ async def test_an_owner_that_lost_a_flow_begins_no_run_beside_the_open_one_becau
     again = replace(start("f", id_reuse_policy="ALLOW_IF_NOT_RUNNING"), call_id="call-2", request_id="r2")
     starting = asyncio.ensure_future(former.call(again))
     await settle()
-    stopping = asyncio.ensure_future(former.stop("f"))
+    stopping = asyncio.ensure_future(former.call(s.StopFlow(flow_id="f", request_id="s", fresh=True)))
     await settle()
     successor = await rig.host(asking())
     await successor.describe("f")  # it is loaded, and so claimed

@@ -179,8 +179,8 @@ class Handlers:
     def __init__(
         self, dice: Dice, types: dict[str, FlowSpec], likes: Taste, consumers: Callable[[str], list[tuple[str, str]]]
     ) -> None:
-        """`consumers`: of a run, the Steps that have consumed messages and not finished: (type, Channel). A handler can't
-        know of them; they are looked at so that what is rare is not too rare."""
+        """`consumers`: of a run, the Steps that have consumed messages and not finished: (type, Channel). A handler
+        can't know of them; they are looked at so that what is rare is not too rare."""
         self._consumers = consumers
         self._dice = dice
         self._types = types

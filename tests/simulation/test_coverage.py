@@ -6,11 +6,31 @@ from collections import Counter
 
 from tests.simulation.campaign import in_order
 
-EVENTS = (
-    "FlowStarted StepScheduled AttemptStarted HeartbeatStored AttemptFailed AttemptReturned AttributesWritten "
-    "MessageDeleted MessagePublished EventRecorded WaitStarted TimerFired SubFlowEnded ConditionsMet WaitForAbandoned "
-    "StepCompleted StepFailed StepCancelled FlowTimedOut FlowClosed RpcApplied FlowConfigUpdated FlowForked"
-).split()
+EVENTS = [
+    "FlowStarted",
+    "StepScheduled",
+    "AttemptStarted",
+    "HeartbeatStored",
+    "AttemptFailed",
+    "AttemptReturned",
+    "AttributesWritten",
+    "MessageDeleted",
+    "MessagePublished",
+    "EventRecorded",
+    "WaitStarted",
+    "TimerFired",
+    "SubFlowEnded",
+    "ConditionsMet",
+    "WaitForAbandoned",
+    "StepCompleted",
+    "StepFailed",
+    "StepCancelled",
+    "FlowTimedOut",
+    "FlowClosed",
+    "RpcApplied",
+    "FlowConfigUpdated",
+    "FlowForked",
+]
 FEATURES = [
     *(f"{event}/1" for event in EVENTS),
     *(f"wait {kind}" for kind in ("skip_immediately", "all_of", "any_of", "any_combination_of")),
@@ -44,10 +64,24 @@ FEATURES = [
         f"closed FAILED {error}"
         for error in ("STEP_DECISION_FAILED", "WORKER_API_FAILED", "CLIENT_API_FAILED", "FLOW_TIMEOUT")
     ),
-    *(
-        "StartFlow Publish SetAttribute StopFlow SkipTimer UpdateFlowConfig TimeTravel InvokeRpc GetAttribute "
-        "WaitForFlow WaitForStep WaitForAttribute DescribeFlow GetHistory WriteStream ReadStream"
-    ).split(),
+    *[
+        "StartFlow",
+        "Publish",
+        "SetAttribute",
+        "StopFlow",
+        "SkipTimer",
+        "UpdateFlowConfig",
+        "TimeTravel",
+        "InvokeRpc",
+        "GetAttribute",
+        "WaitForFlow",
+        "WaitForStep",
+        "WaitForAttribute",
+        "DescribeFlow",
+        "GetHistory",
+        "WriteStream",
+        "ReadStream",
+    ],
     "ALREADY_EXISTS FLOW_ALREADY_STARTED",
     "FAILED_PRECONDITION FLOW_NOT_EXISTS",
     "ABORTED WORKER_API_ERROR",
