@@ -468,7 +468,7 @@ class FlowHost:
         """A run is not in the journal any more: it leaves memory as well."""
         live = self.flows.get(flow_id)
         if live is not None and live.run_id == run_id:
-            self._drop(live, Lost("the run was removed"))
+            self.drop(live, Lost("the run was removed"))
 
     def park(self, live: LiveFlow, error: Exception) -> None:
         """This Flow is in trouble that is not its owner's to solve: it stops here, with its evidence, and the others go
