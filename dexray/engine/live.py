@@ -84,7 +84,7 @@ class LiveFlow:
         self.lost = False
         self.problem = ""
         self.durable_closed = flow.is_closed
-        self.confirmed_at = asyncio.get_running_loop().time()  # when a closed run was known to be the current one
+        self.confirmed_at = _loop_time()  # when a closed run was known to be the current one
         self.armed = 0.0  # the due time that the owner's alarm knows of
         self.stored_wake = 0.0
         self.sync_in_flight = 0
@@ -183,3 +183,10 @@ def _tell(future: asyncio.Future[None], error: Exception | None) -> None:
     else:
         future.set_exception(error)
         future.exception()  # whoever waits gets it; that nobody waits any more is no fault
+
+
+def _loop_time() -> float:
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:  # who only looks at a journal has no loop, and asks nothing that depends on it
+        return 0.0
