@@ -187,6 +187,10 @@ class Residents:
             if not rows:
                 return
             after = rows[-1].run_id
+            for row in rows:
+                here = self.flows.get(row.flow_id)
+                if here is not None and here.run_id != row.run_id and here.durable_closed:
+                    self.forget(here)  # another life of ours has begun a new run of it
             missing = [row.flow_id for row in rows if row.flow_id not in self.flows]
             if missing:
                 await self.resume(missing)

@@ -212,3 +212,18 @@ async def test_an_owner_that_lost_a_flow_begins_no_run_beside_the_open_one_becau
     outcome = await asyncio.gather(starting, stopping, return_exceptions=True)
     assert [code_of(error) for error in outcome if isinstance(error, ServiceError)] != []
     assert rig.runs("f") == [(run, "RUNNING", True)]
+
+
+@virtual
+async def test_the_sweep_finds_the_new_run_of_a_flow_whose_closed_one_is_in_memory(rig: Rig) -> None:
+    rig.script = by_step(Ask_wait_for=wait(until(one("news"))))
+    successor = await rig.host(asking(), sweep_seconds=60.0)
+    await successor.start("f")
+    await successor.stop("f")
+    zombie = await rig.host(asking())
+    again = replace(start("f", id_reuse_policy="ALLOW_IF_NOT_RUNNING"), call_id="call-2", request_id="r2")
+    rig.script = by_step()  # nothing comes of its attempts any more
+    new = (await zombie.call(again)).run_id
+    await zombie.crash()
+    await asyncio.sleep(61)
+    assert successor.host.flows["f"].run_id == new
