@@ -11,8 +11,8 @@ from tests.simulation.schedule import draw, run_seed
 from tests.simulation.shrink import shrink
 from tests.simulation.story import story
 
-FIXED = 500
-SECONDS = 15.0  # of fresh ones
+FIXED = 300
+SECONDS = 10.0  # of fresh ones
 
 
 def tell(seed: int) -> str:
