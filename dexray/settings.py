@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import os
 import re
 import tomllib
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -66,6 +67,72 @@ def _name(value: Any) -> str:
     return _text(value)
 
 
+@dataclass(frozen=True, slots=True)
+class AttributeStore:
+    """A user's own table, which gets the latest values of Attributes with `sync_to_attribute_store`.
+
+    url: of a SQLite file or a PostgreSQL database, as SQLAlchemy takes it. table: its name, in PostgreSQL also
+    `schema.table`. Its passwords are not shown.
+    """
+
+    name: str
+    url: str
+    table: str
+
+    def __repr__(self) -> str:
+        return f"AttributeStore(name={self.name!r}, url={masked(self.url)!r}, table={self.table!r})"
+
+
+STORE_KINDS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgres", "postgresql+psycopg")
+
+
+def _stores(value: Any) -> tuple[AttributeStore, ...]:
+    """Of {"name": {"url": "...", "table": "..."}}, as a mapping or as JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f'JSON is wanted, like {{"main": {{"url": "...", "table": "..."}}}}: {error}') from error
+    if isinstance(value, tuple | list) and all(isinstance(store, AttributeStore) for store in value):
+        value = {store.name: {"url": store.url, "table": store.table} for store in value}
+    if not isinstance(value, Mapping):
+        raise ValueError('a table of stores is wanted, like {"main": {"url": "...", "table": "..."}}')
+    stores = tuple(_store(name, fields) for name, fields in value.items())
+    places: dict[tuple[str, str], str] = {}
+    for store in stores:
+        other = places.setdefault((canonical_database(store.url), store.table), store.name)
+        if other != store.name:
+            raise ValueError(f"the stores {other!r} and {store.name!r} are one table: one name for it is enough")
+    return stores
+
+
+def _store(name: Any, fields: Any) -> AttributeStore:
+    try:
+        name = _name(name)
+        if not isinstance(fields, Mapping) or set(fields) != {"url", "table"}:
+            raise ValueError("its url and its table are wanted, and nothing else")
+        url, table = _text(fields["url"]), _text(fields["table"])
+        kind, separator, place = url.partition("://")
+        if not separator or kind not in STORE_KINDS:
+            raise ValueError(f"its url begins with sqlite:/// or postgresql://, not with {kind!r}")
+        if kind.startswith("sqlite") and (not place.startswith("/") or place in ("/", "/:memory:") or "?" in place):
+            raise ValueError("its url names a file, like sqlite:///relative/path or sqlite:////absolute/path")
+        if not table:
+            raise ValueError("its table has a name")
+    except ValueError as error:
+        raise ValueError(f"store {name!r}: {error}") from error
+    return AttributeStore(name, url, table)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Of a list, or of a text with commas."""
+    if isinstance(value, str):
+        value = [name.strip() for name in value.split(",") if name.strip()]
+    if not isinstance(value, list | tuple):
+        raise ValueError("a list of names is wanted")
+    return tuple(dict.fromkeys(_name(name) for name in value))
+
+
 def _spec(default: Any, parse: Callable[[Any], Any], doc: str) -> Any:
     return field(default=default, metadata={"parse": parse, "doc": doc})
 
@@ -97,6 +164,12 @@ class Settings:
     )
     max_value_bytes: int = _spec(64 * 1024 * 1024, _count(1024), "largest encoded value")
     code_check: bool = _spec(True, lambda value: _flag(value), "load the code on a worker when it is deployed")
+    attribute_stores: tuple[AttributeStore, ...] = _spec(
+        (), _stores, 'tables that Attributes are synced to: {"name": {"url": "...", "table": "..."}}'
+    )
+    default_attribute_stores: tuple[str, ...] = _spec(
+        (), _names, "stores of Flows whose FlowConfig has no attribute_store_names"
+    )
 
     @property
     def database_url(self) -> str:
@@ -202,8 +275,48 @@ def resolve(
             raise SettingsError(f"setting {name} = {masked(repr(value))} ({source}): {masked(error)}") from error
         if source == in_file and path is not None and name in ("home", "database", "blob_store"):
             values[name] = _from_folder(path.parent, values[name])
+        if name == "attribute_stores":
+            near = path.parent if source == in_file and path is not None else Path.cwd()
+            values[name] = tuple(_with_absolute_file(store, near) for store in values[name])
         sourced.append(Sourced(name, values[name], source, entry.metadata["doc"]))
-    return Settings(**values), sourced
+    settings = Settings(**values)
+    _check_stores(settings)
+    return settings, sourced
+
+
+def _check_stores(settings: Settings) -> None:
+    known = [store.name for store in settings.attribute_stores]
+    for name in settings.default_attribute_stores:
+        if name not in known:
+            raise SettingsError(f"setting default_attribute_stores: {unknown_store(name, known)}")
+    if not known:
+        return
+    journal = settings.database_url
+    for store in settings.attribute_stores:
+        if store.url == f"sqlite:///{journal}":
+            raise SettingsError(
+                f"setting attribute_stores: store {store.name!r} is in the file of dexray's own database ({journal}), "
+                "where each of them would have to wait for the other: put its table into another file"
+            )
+
+
+def unknown_store(name: str, known: Iterable[str]) -> str:
+    """What there is to say of a store that nobody has set up."""
+    names = ", ".join(sorted(known))
+    return f"there is no Attribute store {name!r}; " + (
+        f"the stores are {names}" if names else "there are none: name them in the setting attribute_stores"
+    )
+
+
+def shown(value: Any) -> Any:
+    """A setting's value as JSON data for the eyes of people, without passwords."""
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, tuple):
+        if value and isinstance(value[0], AttributeStore):
+            return {store.name: {"url": masked(store.url), "table": store.table} for store in value}
+        return list(value)
+    return value
 
 
 def _instead(name: str, fields: Mapping[str, Any]) -> str:
@@ -216,6 +329,14 @@ def _from_folder(folder: Path, value: str) -> str:
     if not value or "://" in value or value.startswith("~"):
         return value
     return str(folder / value)
+
+
+def _with_absolute_file(store: AttributeStore, folder: Path) -> AttributeStore:
+    """The engine's processes have working folders of their own."""
+    kind, _, place = store.url.partition("://")
+    if not kind.startswith("sqlite"):
+        return store
+    return dataclasses.replace(store, url=f"sqlite:///{os.path.realpath(folder / os.path.expanduser(place[1:]))}")
 
 
 def _project_table(folder: Path) -> tuple[Path | None, dict[str, Any]]:

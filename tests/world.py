@@ -35,6 +35,7 @@ from dex.wire.specs import MethodSpec
 from dexray.engine import HostSettings
 from dexray.journal import open_journal
 from dexray.journal.interface import Journal
+from dexray.settings import AttributeStore
 from dexray.testing import InProcessEngine, VirtualClock, VirtualLoop
 
 _numbers = itertools.count(1)
@@ -45,6 +46,9 @@ class World(ABC):
 
     client: AsyncClient
     on_ray: bool
+
+    store_file: Path
+    """The SQLite file of the Attribute store "main", whose table is `rows`. It is not there until a test makes it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -142,6 +146,7 @@ class InProcessWorld(World):
         self.engine: InProcessEngine | None = None
         self._journal_path = folder / "flows.db"
         self.blob_store = ""
+        self.store_file = folder / "main.db"
         self._settings: HostSettings | None = None
         self._slots = 100
 
@@ -155,6 +160,7 @@ class InProcessWorld(World):
     ) -> None:
         registry = registry_of(flows, heartbeat_timeout)
         if self.engine is None:
+            settings.setdefault("attribute_stores", (AttributeStore("main", f"sqlite:///{self.store_file}", "rows"),))
             self._settings, self._slots = HostSettings(**settings), slots
             await self._begin(registry)
         else:
@@ -184,6 +190,7 @@ class RayWorld(World):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.client = None  # type: ignore[assignment]
+        self.store_file = Path(ray_database()).with_name("main.db")
 
     async def deploy(
         self, *flows: Flow[Any], heartbeat_timeout: float | None = None, slots: int = 100, **settings: Any
@@ -194,7 +201,11 @@ class RayWorld(World):
         if self.client is not None:
             await self.client.close()
         self.client = await dexray.connect_async(
-            registry, database=ray_database(), namespace="dexray-world", code_check=False
+            registry,
+            database=ray_database(),
+            namespace="dexray-world",
+            code_check=False,
+            attribute_stores={"main": {"url": f"sqlite:///{self.store_file}", "table": "rows"}},
         )
 
     async def close(self) -> None:

@@ -7,8 +7,9 @@ from importlib import metadata
 
 from dexray import __version__
 from dexray.cli.options import Address, Database, Debug, Json, Namespace, Place
+from dexray.cli.readable import compact
 from dexray.cli.terminal import command
-from dexray.settings import masked, resolve
+from dexray.settings import resolve, shown
 
 
 def config(
@@ -28,8 +29,13 @@ def config(
         table = terminal.table("setting", "value", "source", "meaning")
         data = []
         for setting in sourced:
-            value = masked(setting.value) if isinstance(setting.value, str) else setting.value
-            table.add_row(setting.name, str(value), setting.source, setting.doc)
+            value = shown(setting.value)
+            table.add_row(
+                setting.name,
+                compact(value, 400) if isinstance(value, dict | list) else str(value),
+                setting.source,
+                setting.doc,
+            )
             data.append({"name": setting.name, "value": value, "source": setting.source, "meaning": setting.doc})
         terminal.result({"settings": data}, table)
 

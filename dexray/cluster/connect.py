@@ -217,6 +217,8 @@ def engine_config(settings: Settings, *, hold: bool = False) -> EngineConfig:
         blob_store=settings.blob_store_url,
         cluster_id=f"{address}/{settings.namespace}/{_session_name()}",
         address=address,
+        attribute_stores=settings.attribute_stores,
+        default_attribute_stores=settings.default_attribute_stores,
     )
 
 

@@ -122,7 +122,10 @@ class FlowActor:
                 sweep_seconds=SWEEP_SECONDS,
                 retention=self._config.retention,
                 removes_runs=self._name == flow_actor_name(0),  # which every engine has
+                attribute_stores=self._config.attribute_stores,
+                default_attribute_stores=self._config.default_attribute_stores,
             ),
+            store_thread=lambda store: BlockingThread(f"dexray-store-{store}", waits=False),
             router=OwnerRouter(self._name, self.call, self._config.namespace),
             open_journal=self._make_journal,
         )
@@ -192,7 +195,7 @@ class FlowActor:
     async def adopt(self) -> None:
         """Goes on, in the background, with Flows that were given to this owner just now."""
         host = await self._up()
-        adopting = asyncio.get_running_loop().create_task(host.residents.recover())
+        adopting = asyncio.get_running_loop().create_task(host.recover())
         self._adopting.add(adopting)
         adopting.add_done_callback(self._adopting.discard)
 

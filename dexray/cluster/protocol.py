@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dex.wire.service import ServiceFailure
+from dexray.settings import AttributeStore
 
 DIRECTORY = "dexray-directory"
 
@@ -38,6 +39,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     blob_store: str = ""
     cluster_id: str
     address: str = ""
+    attribute_stores: tuple[AttributeStore, ...] = ()
+    default_attribute_stores: tuple[str, ...] = ()
 
     def differences(self, other: EngineConfig) -> tuple[str, ...]:
         """The names of the settings in which another one differs. Where an engine is does not count."""

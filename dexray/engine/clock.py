@@ -114,16 +114,17 @@ class Blocking(Protocol):
 
 
 class BlockingThread:
-    """One thread of its own: the journal's."""
+    """One thread of its own. waits: `close` returns when the thread has come to its end."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, waits: bool = True) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._waits = waits
 
     def __call__(self, call: Callable[[], T], /) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def close(self) -> None:
-        self._executor.shutdown(wait=True)
+        self._executor.shutdown(wait=self._waits)
 
 
 class BlockingInline:

@@ -28,7 +28,7 @@ async def skip_timer(host: FlowHost, request: s.SkipTimer) -> s.Done:
 
 
 async def update_config(host: FlowHost, request: s.UpdateFlowConfig) -> s.Done:
-    starting.check_config(request.config, f"update of the FlowConfig of Flow {request.flow_id!r}")
+    starting.check_config(host, request.config, f"update of the FlowConfig of Flow {request.flow_id!r}")
     live = await requests.find(host, request.flow_id)
 
     def act() -> s.Done:

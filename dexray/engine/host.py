@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from dex.wire.service import Answer, AnyRequest, ServiceError
 from dex.wire.specs import ASYNC, RPC, DeploymentSpec, FlowSpec
 from dexray.engine.alarm import Alarm
-from dexray.engine.clock import Blocking, Clock
+from dexray.engine.clock import Blocking, BlockingInline, Clock
 from dexray.engine.committer import Closed, GroupCommitter
 from dexray.engine.hand_outs import HandOuts, references
 from dexray.engine.live import LiveFlow, Lost, Pending
@@ -34,9 +34,10 @@ from dexray.engine.residents import Residents
 from dexray.engine.retention import Retention
 from dexray.engine.rpc import RpcDesk
 from dexray.engine.settings import HostLoad, HostSettings
+from dexray.engine.stores import StoreDesk
 from dexray.engine.streams import StreamDesk
 from dexray.engine.subflows import SubFlows
-from dexray.journal.interface import Journal, JournalUnavailable, Outcome
+from dexray.journal.interface import Append, Journal, JournalUnavailable, Outcome
 from dexray.machine import commands
 from dexray.machine.decide import decide
 from dexray.machine.events import FlowClosed
@@ -45,6 +46,8 @@ from dexray.machine.turn import Turn, running_step
 from dexray.protocol.attempts import AttemptFailed, AttemptKey, AttemptResult, AttemptReturned, Heartbeat
 from dexray.protocol.ports import AttemptPort, Router
 from dexray.protocol.streams import StreamWrite
+from dexray.settings import AttributeStore
+from dexray.stores import StoreTable
 
 logger = logging.getLogger("dexray.engine")
 
@@ -64,9 +67,12 @@ class FlowHost:
         settings: HostSettings | None = None,
         router: Router | None = None,
         open_journal: Callable[[], Journal] | None = None,
+        store_thread: Callable[[str], Blocking] | None = None,
+        open_store: Callable[[AttributeStore], StoreTable] = StoreTable,
     ) -> None:
         """router: the way to Flows that may be another owner's; None when there is no other owner.
         open_journal: makes one more object of the same journal, for searches; None has them use `journal`.
+        store_thread: makes the thread in which an Attribute store is spoken to; None has it done in the event loop.
         """
         self.owner = owner
         self.journal = journal
@@ -96,6 +102,7 @@ class FlowHost:
         self.streams = StreamDesk(self)
         self.questions = Questions(self, open_journal)
         self.retention = Retention(self)
+        self.stores = StoreDesk(self, store_thread or (lambda _: BlockingInline()), open_store)
         self._committer = GroupCommitter(journal, blocking)
         self._touched: dict[LiveFlow, None] = {}
         self._flush_scheduled = False
@@ -109,7 +116,7 @@ class FlowHost:
     def start(self) -> None:
         """Begins to work, and to resume the open Flows of this owner in the background."""
         self._committer.start()
-        self._recovering = self.spawn(self.residents.recover())
+        self._recovering = self.spawn(self.recover())
         if self.settings.sweep_seconds:
             self.spawn(self._sweep(self.settings.sweep_seconds))
         if self.settings.removes_runs:
@@ -119,6 +126,11 @@ class FlowHost:
         while True:
             await asyncio.sleep(every)
             await self.residents.sweep()
+
+    async def recover(self) -> None:
+        """Goes on with what the journal has for this owner to do."""
+        self.stores.recover()
+        await self.residents.recover()
 
     async def recovered(self) -> None:
         if self._recovering is not None:
@@ -136,6 +148,7 @@ class FlowHost:
         await self.streams.drained()
         self.stopped = True
         await self._written()
+        await self.stores.drained()
         await self.abandon()
         return left
 
@@ -150,11 +163,13 @@ class FlowHost:
     async def abandon(self) -> None:
         """Ends at once, as a crash would."""
         self.stopped = True
+        self.stores.end()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._committer.close()
         await self.questions.close()
+        await self.stores.close()
         self._alarm.close()
         for live in list(self.flows.values()):
             self.drop(live, Lost("the engine has stopped"))
@@ -276,7 +291,7 @@ class FlowHost:
         self.arm(live)
         self._committer.submit(
             append,
-            lambda outcome: self._appended(live, append.seq, pending, outcome),
+            lambda outcome: self._appended(live, append, pending, outcome),
             lazy=not pending.sync and not pending.tasks and not pending.whens,
         )
 
@@ -289,8 +304,11 @@ class FlowHost:
             for task in ahead:
                 self._hand_outs.run(live, task)
 
-    def _appended(self, live: LiveFlow, seq: int, pending: Pending, outcome: Outcome | Exception) -> None:
+    def _appended(self, live: LiveFlow, append: Append, pending: Pending, outcome: Outcome | Exception) -> None:
+        seq = append.seq
         if outcome is Outcome.DURABLE:
+            if append.marks:
+                self.stores.marked(append)
             if pending.sync:
                 live.sync_in_flight -= 1
             live.durable_seq = seq

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dex.wire.specs import FlowSpec
 from dexray.engine.indexing import index_changes
 from dexray.engine.live import LiveFlow, Pending
+from dexray.engine.marking import store_marks
 from dexray.engine.settings import HostSettings
 from dexray.journal.interface import Append, RunChange
 from dexray.machine.events import FlowClosed, encode_record
@@ -18,6 +19,7 @@ def next_record(live: LiveFlow, pending: Pending, now: float, settings: HostSett
     body = encode_record(pending.events)
     checkpoint = _checkpoint(live, len(body), settings)
     index = index_changes(live, pending, spec)
+    marks = store_marks(live, pending, settings, spec)
     live.seq += 1
     live.last_used = now
     return Append(
@@ -32,6 +34,7 @@ def next_record(live: LiveFlow, pending: Pending, now: float, settings: HostSett
         blobs=pending.blobs,
         checkpoint=checkpoint,
         index=index,
+        marks=marks,
     )
 
 

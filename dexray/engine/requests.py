@@ -390,7 +390,11 @@ def _described(host: FlowHost, live: LiveFlow) -> s.FlowDescription:
                     f"the deployed code of {spec.flow_type} has no Step {', '.join(gone)}: deploy a version that has it"
                 )
     described = describe(live.flow, owner=host.owner, problem=problem, readable=to_readable)
-    return replace(described, steps=tuple(_with_reason(host, live, step) for step in described.steps))
+    return replace(
+        described,
+        steps=tuple(_with_reason(host, live, step) for step in described.steps),
+        attribute_stores=host.stores.described(live, spec),
+    )
 
 
 def _with_reason(host: FlowHost, live: LiveFlow, described: s.StepDescription) -> s.StepDescription:

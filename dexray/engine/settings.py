@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dexray.settings import AttributeStore
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
@@ -16,11 +18,10 @@ class HostSettings:
     which a worker must take an RPC, or it is refused. longest_poll: seconds that one request may wait for something to
     come; the client asks again. hold: requests are answered, and no attempt is handed out. sweep_seconds: how often the
     owner looks in the database for Flows of its own that have work to do and that it does not know of (0: never): a
-    former life of it that was believed dead may have started some after it looked first.
-
-
-    retention: seconds for which closed runs are kept, 0 for good. removes_runs: this owner is the one that removes runs
-    whose time is over, whoever owns them."""
+    former life of it that was believed dead may have started some after it looked first. retention: seconds for which
+    closed runs are kept, 0 for good. removes_runs: this owner is the one that removes runs whose time is over, whoever
+    owns them. attribute_stores: the tables that Attributes are synced to; default_attribute_stores: those of Flows
+    whose FlowConfig names none."""
 
     checkpoint_records: int = 200
     checkpoint_bytes: int = 256 * 1024
@@ -35,6 +36,8 @@ class HostSettings:
     sweep_seconds: float = 0.0
     retention: float = 0.0
     removes_runs: bool = False
+    attribute_stores: tuple[AttributeStore, ...] = ()
+    default_attribute_stores: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

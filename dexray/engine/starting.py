@@ -33,6 +33,7 @@ from dex.wire.service import FlowConfigSpec, ServiceError, Started, StartFlow, e
 from dexray.engine.live import LiveFlow, Lost, Pending
 from dexray.journal.interface import NewRun, RequestAnswer
 from dexray.machine import commands
+from dexray.settings import unknown_store
 
 if TYPE_CHECKING:
     from dexray.engine.host import FlowHost
@@ -214,21 +215,19 @@ def check(host: FlowHost, request: StartFlow) -> None:
         raise refuse(f"unknown reuse policy {request.id_reuse_policy!r}")
     if request.timeout < 0:
         raise refuse(f"timeout {request.timeout} s is negative")
-    check_config(request.config, f"start of Flow {request.flow_id!r}")
+    check_config(host, request.config, f"start of Flow {request.flow_id!r}")
     if not request.id_reuse_policy.startswith(_SUBFLOW):  # a child that is there needs no code to be attached to
         check_code(host, request)
 
 
-def check_config(config: FlowConfigSpec, what: str) -> None:
+def check_config(host: FlowHost, config: FlowConfigSpec, what: str) -> None:
     for name in ("continue_as_new_threshold", "continue_as_new_page_size_bytes"):
         number = getattr(config, name)
         if number is not None and number < 0:
             raise ServiceError("INVALID_ARGUMENT", f"{what}: {name} {number} is negative")
-    if config.attribute_store_names:
-        stores = ", ".join(config.attribute_store_names)
-        raise ServiceError(
-            "UNIMPLEMENTED", f"{what}: Attribute stores are not served yet (attribute_store_names: {stores})"
-        )
+    for store in config.attribute_store_names or ():
+        if store not in host.stores.names:
+            raise ServiceError("INVALID_ARGUMENT", f"{what}: {unknown_store(store, host.stores.names)}")
 
 
 def check_code(host: FlowHost, request: StartFlow) -> None:

@@ -12,6 +12,7 @@ How it is cut
 - `streams` is the part of it that keeps the messages of Streams, which are best effort and belong to no run.
 - `removal` is the part of it that takes closed runs away again, and blobs that no run refers to.
 - `blobs` keeps track of large values that lie outside of the database, in a `blob_store`.
+- `marks` keeps what Attribute stores have yet to be told, until it is told.
 - `schema` holds the tables and the list of migrations; `rows` turns rows into values and page tokens into positions.
 - `database` is the seam between databases: how a transaction is begun, repeated and given up, and the few words that
   databases say differently. `sqlite` is the SQLite side of it, `writer_queue` the kernel lock that its writers queue
@@ -63,7 +64,9 @@ from dexray.journal.interface import (
     RunChange,
     RunRow,
     StoredDeployment,
+    StoredMark,
     StoredMessage,
+    StoreMark,
 )
 from dexray.journal.sql import SqlJournal
 from dexray.journal.sqlite import SqliteDatabase
@@ -86,7 +89,9 @@ __all__ = [
     "RequestAnswer",
     "RunChange",
     "RunRow",
+    "StoreMark",
     "StoredDeployment",
+    "StoredMark",
     "StoredMessage",
     "open_journal",
 ]

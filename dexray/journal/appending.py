@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
-from dexray.journal import schema
+from dexray.journal import marks, schema
 from dexray.journal.blobs import NotStaged, Staged
 from dexray.journal.database import Database, Prepared
 from dexray.journal.interface import Append, IndexEntry, NewRun, Outcome, RunChange
@@ -72,6 +72,7 @@ class Appender:
         self._forget_entries = self._prepare(stale, "of_run", "of_source")
         self._insert_entries = self._prepare(insert(index), *index.columns.keys())
         self._put_checkpoints = self._prepare(database.upsert(schema.checkpoints), *schema.checkpoints.columns.keys())
+        self._put_marks = self._prepare(marks.put(database), *schema.store_marks.columns.keys())
         theirs = select(bindparam("heir", type_=schema.Ident), schema.blob_refs.c.hash)
         theirs = theirs.where(schema.blob_refs.c.run_id == bindparam("of_run"))
         self._inherit_refs = self._prepare(
@@ -174,6 +175,7 @@ class Appender:
         blobs: list[tuple[str, str, bytes]] = []
         checkpoints: dict[str, tuple[Any, ...]] = {}
         index: dict[tuple[str, str], tuple[IndexEntry, ...]] = {}
+        behind: dict[tuple[str, str], tuple[Any, ...]] = {}
         for record in records:
             run_id = record.run_id
             events.append((run_id, record.seq, record.epoch, record.at, record.body))
@@ -192,6 +194,9 @@ class Appender:
                 checkpoints[run_id] = (run_id, record.seq, record.checkpoint)
             for source, entries in record.index.items():
                 index[run_id, source] = entries
+            for mark in record.marks:
+                row = (mark.store, mark.flow_id, run_id, record.seq, record.at, mark.image)
+                behind[mark.store, mark.flow_id] = row
 
         # Old runs make room before new ones come: the database allows one current run of a Flow ID at any moment.
         self._retire.many(connection, replacing)
@@ -212,6 +217,8 @@ class Appender:
             self._insert_entries.many(
                 connection, [row for place, entries in index.items() for row in _rows(place, entries)]
             )
+        # In one order, or two writers could wait for each other: a row is its Flow ID's, and may change its owner.
+        self._put_marks.many(connection, [behind[place] for place in sorted(behind)])
 
     def _change_runs(self, connection: Connection, changes: dict[str, RunChange]) -> None:
         rows: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}

@@ -101,6 +101,29 @@ class IndexEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreMark:
+    """The row of this Flow ID in an Attribute store is behind, and `image` is what it is to become. A later mark of the
+    row takes this one's place.
+    """
+
+    store: str
+    flow_id: str
+    image: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMark:
+    """A mark with the record that made it. `marked_at` is when the row fell behind, also after later marks."""
+
+    store: str
+    flow_id: str
+    run_id: str
+    seq: int
+    marked_at: float
+    image: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Append:
     run_id: str
     epoch: int
@@ -114,6 +137,7 @@ class Append:
     checkpoint: bytes | None = None  # the state after this record
     # By source (an Attribute): the entries that it has from this record on, instead of those that it had.
     index: Mapping[str, tuple[IndexEntry, ...]] = field(default_factory=dict)
+    marks: tuple[StoreMark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +272,15 @@ class Journal(Protocol):
         """The IndexTypes that entries have under these keys; a key without entries is left out."""
 
     def recorded_answer(self, flow_id: str, request_id: str) -> bytes | None: ...
+
+    def find_marks(self, store: str, flow_ids: Iterable[str]) -> list[StoredMark]:
+        """The marks that rows of an Attribute store have at this moment."""
+
+    def list_marks(self, store: str, after_flow_id: str, limit: int) -> list[tuple[str, float]]:
+        """Flow IDs whose rows in a store are behind, with the time since when; in order, a page at a time."""
+
+    def clear_marks(self, marks: Sequence[StoredMark]) -> None:
+        """The rows are what these marks say. One that a later mark has taken the place of stays."""
 
     def put_blobs(self, run_id: str, blobs: Mapping[str, bytes]) -> None: ...
 

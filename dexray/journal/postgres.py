@@ -35,7 +35,7 @@ import random
 import socket
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from enum import Enum
 from typing import Any, TypeVar
@@ -50,6 +50,7 @@ from sqlalchemy.pool import NullPool
 
 from dexray.journal import schema
 from dexray.journal.database import Database
+from dexray.journal.deadline import DeadlineConnection
 from dexray.journal.interface import JournalRefused, JournalUnavailable
 from dexray.settings import masked
 
@@ -349,30 +350,10 @@ class PostgresDatabase(Database):
         return JournalUnavailable(f"{self._shown} can't be reached: {words}")
 
 
-class _Connection(psycopg.Connection[Any]):
-    """A connection that gives up a server which does not answer until `give_up_at`, a time of `time.monotonic`.
+class _Connection(DeadlineConnection):
+    """`pipe` is set in pipeline mode."""
 
-    `pipe` is set in pipeline mode.
-    """
-
-    give_up_at = float("inf")
     pipe: psycopg.Pipeline | None = None
-
-    def wait(self, gen: Any, *args: Any, **named: Any) -> Any:
-        return super().wait(self._within_time(gen), *args, **named)
-
-    def _within_time(self, gen: Any) -> Generator[Any, Any, Any]:
-        """The driver's coroutine; the driver wakes it now and then with 0 when nothing came from the server."""
-        ready: Any = None
-        while True:
-            try:
-                wanted = gen.send(ready)
-            except StopIteration as end:
-                return end.value
-            ready = yield wanted
-            if not ready and time.monotonic() > self.give_up_at:
-                self.pgconn.finish()
-                raise psycopg.OperationalError("the server does not answer, its connection is given up")
 
 
 class _Cursor(psycopg.Cursor[Any]):

@@ -14,6 +14,7 @@ What is where
 - `deployments`: code by content. `flow_deployments`: the newest one of each Flow type.
 - `streams`, one row a Stream, and `stream_messages`: see `dexray.journal.streams`.
 - `attribute_index`: what can be searched of a run beyond its row: see `dexray.journal.searching`.
+- `store_marks`: rows of users' own tables that are behind: see `dexray.engine.stores`.
 - `leases`, `schema_version`.
 
 A new database gets the newest tables at once and is marked as having every version; an old one goes through
@@ -261,6 +262,19 @@ for _column in (attribute_index.c.word, attribute_index.c.whole, attribute_index
         postgresql_where=_column.is_not(None),
     )
 
+# `image` is what the row of the Flow ID is to become, and `run_id` and `seq` name the record that said so.
+store_marks = Table(
+    "store_marks",
+    metadata,
+    Column("store", Ident, primary_key=True),
+    Column("flow_id", Ident, primary_key=True),
+    Column("run_id", Ident, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("marked_at", Double, nullable=False),
+    Column("image", LargeBinary, nullable=False),
+)
+Index("store_marks_of_run", store_marks.c.run_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -297,12 +311,17 @@ def _create_places(connection: Connection) -> None:
     metadata.create_all(connection, tables=[blob_places, blob_trash, blob_stores], checkfirst=False)
 
 
+def _create_store_marks(connection: Connection) -> None:
+    metadata.create_all(connection, tables=[store_marks], checkfirst=False)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "runs, events and what goes with them", _create_everything),
     Migration(2, "streams", _create_streams),
     Migration(3, "search", _create_search),
     Migration(4, "removal of runs", _create_removals),
     Migration(5, "values outside of the database", _create_places),
+    Migration(6, "Attribute stores", _create_store_marks),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, not_, select, update
 
-from dexray.journal import removal, rows, searching, streams
+from dexray.journal import marks, removal, rows, searching, streams
 from dexray.journal.appending import Appender
 from dexray.journal.blob_store import BlobStore
 from dexray.journal.blobs import NotStaged, OutsideBlobs, Staged
@@ -29,6 +29,7 @@ from dexray.journal.interface import (
     Record,
     RunRow,
     StoredDeployment,
+    StoredMark,
     StoredMessage,
 )
 from dexray.journal.schema import (
@@ -251,6 +252,23 @@ class SqlJournal(Journal):
 
     def delete_orphans(self) -> int:
         return self._outside.delete_orphans()
+
+    # Attribute stores
+
+    def find_marks(self, store: str, flow_ids: Iterable[str]) -> list[StoredMark]:
+        wanted = list(flow_ids)
+        return self._database.read(
+            lambda connection: marks.find(connection, self._database, store, wanted), single=True
+        )
+
+    def list_marks(self, store: str, after_flow_id: str, limit: int) -> list[tuple[str, float]]:
+        return self._database.read(
+            lambda connection: marks.page(connection, store, after_flow_id, max(0, limit)), single=True
+        )
+
+    def clear_marks(self, cleared: Sequence[StoredMark]) -> None:
+        if cleared:
+            self._database.write(lambda connection: marks.clear(connection, cleared))
 
     # Blobs
 

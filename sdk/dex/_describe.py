@@ -78,6 +78,7 @@ class Describer:
                 if found.index is not None
             },
             hard_deleted=tuple(name for name, found in known.attributes.items() if found.hard_delete_on_null),
+            synced=tuple(name for name, found in known.attributes.items() if found.sync_to_attribute_store),
             has_timeout_handler=known.has_timeout_handler,
             timeout_handler_is_async=known.timeout_handler is HandlerKind.ASYNC,
         )

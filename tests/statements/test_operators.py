@@ -227,19 +227,6 @@ async def test_an_update_is_durable_and_leaves_the_other_fields_alone(world: Wor
     assert updates == [{"continue_as_new_page_size_bytes": 7}, {"continue_as_new_threshold": 5}]
 
 
-@scenario()
-async def test_an_attribute_store_is_refused_by_name_as_long_as_none_is_served(world: World) -> None:
-    flow = Looping()
-    await world.deploy(flow)
-    named = FlowConfig(attribute_store_names=["main"])
-    with pytest.raises(DexServiceError, match=r"Attribute stores are not served yet .*main") as refused:
-        await world.start(flow, "f", 0, StartFlowOptions(config_override=named))
-    assert refused.value.code is StatusCode.UNIMPLEMENTED
-    await world.start(flow, "f", 0)
-    with pytest.raises(DexServiceError, match="Attribute stores are not served yet"):
-        await world.client.update_flow_config(world.id("f"), named)
-
-
 @pytest.mark.statement("B67")
 @scenario()
 async def test_a_negative_threshold_is_refused(world: World) -> None:

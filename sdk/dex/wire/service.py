@@ -280,6 +280,15 @@ class StepDescription(Struct, frozen=True, omit_defaults=True, kw_only=True):
     heartbeat: Any = None  # readable form
 
 
+class StoreDescription(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How an Attribute store stands with a Flow. behind_since: None when its row is up to date, as far as the owner
+    knows. problem: what the last attempt failed with, when it failed."""
+
+    name: str
+    behind_since: float | None = None
+    problem: str = ""
+
+
 class FlowDescription(Answer, frozen=True, kw_only=True):
     """The live state of a run: its open Steps, the sizes of its Channels, its Attributes in readable form.
 
@@ -299,6 +308,7 @@ class FlowDescription(Answer, frozen=True, kw_only=True):
     attributes: dict[str, Any] = {}  # readable forms
     owner: str = ""
     problem: str = ""  # why the whole Flow is parked, when it is
+    attribute_stores: tuple[StoreDescription, ...] = ()  # of a Flow with Attributes that are synced
 
 
 class DescribeFlow(Request[FlowDescription], frozen=True, kw_only=True):

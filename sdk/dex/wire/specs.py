@@ -111,6 +111,7 @@ class FlowSpec(Spec, frozen=True, kw_only=True):
     attribute_maps: tuple[str, ...] = ()
     indexes: dict[str, IndexSpec] = {}  # by the name of the Attribute or AttributeMap
     hard_deleted: tuple[str, ...] = ()  # Attributes and AttributeMaps with hard_delete_on_null
+    synced: tuple[str, ...] = ()  # Attributes and AttributeMaps with sync_to_attribute_store
     has_timeout_handler: bool = False
     timeout_handler_is_async: bool = False
 
