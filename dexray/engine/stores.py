@@ -236,7 +236,7 @@ class Sender:
         if batch:
             self._sending = {flow_id: self._waiting.pop(flow_id) for flow_id in batch}
             try:
-                if not await self._send(batch):
+                if len(batch) == 1 or not await self._sent_together(batch):
                     for flow_id in batch:
                         await self._send_alone(flow_id)
             finally:
@@ -251,14 +251,17 @@ class Sender:
         due = sorted((refused.again_at, flow_id) for flow_id, refused in self._refused.items())
         return [flow_id for again_at, flow_id in due if again_at <= now][:SINGLES]
 
-    async def _send(self, batch: Sequence[str]) -> bool:
+    async def _sent_together(self, batch: Sequence[str]) -> bool:
         """False when the store does not take the batch because of one of its rows."""
         try:
-            await self._attempt(batch)
+            await self._send(batch)
         except RowsRefused:
-            if len(batch) == 1:
-                raise
             return False
+        return True
+
+    async def _send(self, batch: Sequence[str]) -> None:
+        try:
+            await self._attempt(batch)
         except (StoreAway, JournalUnavailable, JournalRefused) as error:
             raise _Away(str(error)) from error
         except TimeoutError as error:
@@ -266,7 +269,6 @@ class Sender:
         for flow_id in batch:
             self._sending.pop(flow_id, None)
             self._refused.pop(flow_id, None)
-        return True
 
     async def _send_alone(self, flow_id: str) -> None:
         try:

@@ -121,6 +121,7 @@ class _Postgres(StoreDatabase):
 
         def connect(_: Any, __: object, given: list[Any], named: dict[str, Any]) -> DeadlineConnection:
             driver = DeadlineConnection.connect(*given, **named)
+            driver.autocommit = True
             # What the server does by itself when we, or others, hold things up.
             milliseconds = round(BUSY_SECONDS * 1000)
             driver.execute(

@@ -39,6 +39,8 @@ from dexray.protocol.attempts import (
     WaitSpec,
     Writes,
 )
+from dexray.settings import AttributeStore
+from dexray.stores import StoreTable
 from dexray.testing import VirtualClock, run_virtual
 from tests.engine.faulty import FaultyJournal, Lane, Plan, ScriptedPort
 
@@ -75,10 +77,19 @@ def by_step(**results: Any) -> Any:
 class Machine:
     """One host, as a process of its own would have it."""
 
-    def __init__(self, rig: Rig, owner: str, settings: HostSettings, slots: int, plan: Plan | None) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        owner: str,
+        settings: HostSettings,
+        slots: int,
+        plan: Plan | None,
+        open_store: Callable[[AttributeStore], StoreTable],
+    ) -> None:
         self.rig = rig
         self.journal = FaultyJournal(open_journal(rig.path), plan)
         self.lane = Lane()
+        self.store_lane = Lane()
         self.port = ScriptedPort(lambda task: rig.script(task), slots)
         self.host = FlowHost(
             owner=owner,
@@ -88,6 +99,8 @@ class Machine:
             blocking=self.lane,
             new_id=lambda: f"id-{next(rig.numbers):06d}",
             settings=settings,
+            store_thread=lambda store: self.store_lane,
+            open_store=open_store,
         )
         self.port.sink = self.host
         self.running = False
@@ -139,6 +152,7 @@ class Machine:
         """Ends at once; attempts that were out are never heard of again."""
         self.running = False
         self.port.closed = True
+        self.store_lane.free()
         await self.host.abandon()
 
     async def end(self) -> None:
@@ -165,10 +179,16 @@ class Rig:
         first.close()
 
     async def host(
-        self, *specs: FlowSpec, owner: str = "one", slots: int = 1_000, plan: Plan | None = None, **settings: Any
+        self,
+        *specs: FlowSpec,
+        owner: str = "one",
+        slots: int = 1_000,
+        plan: Plan | None = None,
+        open_store: Callable[[AttributeStore], StoreTable] = StoreTable,
+        **settings: Any,
     ) -> Machine:
         """A host that has begun; its Flows are resumed in the background."""
-        machine = Machine(self, owner, HostSettings(**settings), slots, plan)
+        machine = Machine(self, owner, HostSettings(**settings), slots, plan, open_store)
         self.machines.append(machine)
         machine.begin(*specs)
         return machine

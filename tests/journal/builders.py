@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dexray.journal import Append, IndexEntry, NewRun, RequestAnswer, RunChange
+from dexray.journal import Append, IndexEntry, NewRun, RequestAnswer, RunChange, StoreMark
 
 
 def start(
@@ -23,6 +23,7 @@ def start(
     requests: tuple[RequestAnswer, ...] = (),
     blobs: Mapping[str, bytes] | None = None,
     index: Mapping[str, tuple[IndexEntry, ...]] | None = None,
+    marks: tuple[StoreMark, ...] = (),
 ) -> Append:
     """The first record of a run; its Flow ID is `flow-of-<run>` unless told."""
     new_run = NewRun(
@@ -39,6 +40,7 @@ def start(
         requests=requests,
         blobs=blobs or {},
         index=index or {},
+        marks=marks,
     )
 
 
@@ -52,6 +54,7 @@ def record(
     requests: tuple[RequestAnswer, ...] = (),
     blobs: Mapping[str, bytes] | None = None,
     index: Mapping[str, tuple[IndexEntry, ...]] | None = None,
+    marks: tuple[StoreMark, ...] = (),
     checkpoint: bytes | None = None,
 ) -> Append:
     return Append(
@@ -64,5 +67,6 @@ def record(
         requests=requests,
         blobs=blobs or {},
         index=index or {},
+        marks=marks,
         checkpoint=checkpoint,
     )
