@@ -48,11 +48,12 @@ from dexray.journal.schema import (
     removed_runs,
     requests,
     runs,
+    store_marks,
     stream_messages,
     streams,
 )
 
-AT_ONCE: tuple[Table, ...] = (requests, attribute_index)
+AT_ONCE: tuple[Table, ...] = (requests, attribute_index, store_marks)
 """Tables that are read without a look at the run's row. The rows of a run there are few."""
 
 LATER: tuple[Table, ...] = (events, checkpoints, blob_refs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dexray.journal import Journal, Outcome, StoreMark
+from dexray.journal import Journal, Outcome, RunChange, StoreMark
 from tests.journal.builders import record, start
 from tests.journal.conftest import OpenJournal
 
@@ -78,3 +78,13 @@ def test_marks_outlive_their_writer(another: OpenJournal) -> None:
     first = another()
     first.append([start("r", "f", marks=(mark(b"1"),))])
     assert images(another()) == {"f": b"1"}
+
+
+def test_a_mark_goes_with_its_run_and_with_no_other(journal: Journal) -> None:
+    closed = RunChange(status="COMPLETED", closed_at=5.0)
+    journal.append([start("r1", "f", change=closed, marks=(mark(b"1"),)), start("s1", "g", marks=(mark(b"1", "g"),))])
+    journal.append([start("r2", "f", replaces="r1", marks=(mark(b"2"),), change=closed)])
+    assert journal.remove_run("r1")
+    assert images(journal, "f", "g") == {"f": b"2", "g": b"1"}
+    assert journal.remove_run("r2")
+    assert images(journal, "f", "g") == {"g": b"1"}

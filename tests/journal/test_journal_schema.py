@@ -175,24 +175,22 @@ def back_to_version_2(journal_url: str) -> None:
     )
 
 
-def test_a_database_of_version_3_gets_the_marks_of_attribute_stores(journal_url: str, database: Database) -> None:
+def test_a_database_of_version_5_gets_the_marks_of_attribute_stores(journal_url: str, database: Database) -> None:
     database.migrate(upgrade)
     newest = tables(journal_url)
-    ask(journal_url, "DROP TABLE store_marks", "DELETE FROM schema_version WHERE version > 3")
-    database.migrate(lambda connection: upgrade(connection, MIGRATIONS[:4]))
+    ask(journal_url, "DROP TABLE store_marks", "DELETE FROM schema_version WHERE version > 5")
+    database.migrate(lambda connection: upgrade(connection, MIGRATIONS[:6]))
     assert tables(journal_url) == newest
 
 
 def test_a_database_of_version_2_gets_search(journal_url: str, database: Database, another: OpenJournal) -> None:
     database.migrate(upgrade)
     newest = tables(journal_url)
-    del newest["store_marks"]  # is of version 4
     another().append([start("a", "f", started_at=1.0), start("b", "f", started_at=2.0, replaces="a")])
     back_to_version_2(journal_url)
     assert "attribute_index" not in tables(journal_url)
     database.migrate(lambda connection: upgrade(connection, MIGRATIONS))
     assert tables(journal_url) == newest
-    ask(journal_url, "DELETE FROM schema_version WHERE version > 3")
     journal = another()
     found, _ = journal.search_runs(And(()), latest_only=False)
     assert [run.row.run_id for run in found] == ["b", "a"]
