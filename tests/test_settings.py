@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from dexray.settings import Settings, SettingsError, canonical_database, masked, resolve
+from dexray.settings import AttributeStore, Settings, SettingsError, canonical_database, masked, resolve, shown
 
 
 def project(folder: Path, text: str) -> Path:
@@ -239,3 +241,82 @@ class TestMasking:
     def test_anything_may_be_shown(self) -> None:
         assert masked(7) == "7"
         assert masked(ValueError("no postgresql://a:b@c")) == "no postgresql://a:***@c"
+
+
+class TestAttributeStores:
+    def stores(self, given: object, **more: object) -> tuple[AttributeStore, ...]:
+        settings, _ = resolve({"attribute_stores": given, **more}, environ={}, folder=Path("/"))
+        return settings.attribute_stores
+
+    def test_they_come_from_an_argument_a_variable_or_the_file(self, tmp_path: Path) -> None:
+        url = "postgresql://ann:geheim@db/shop"
+        given = {"shop": {"url": url, "table": "sales.orders"}}
+        wanted = (AttributeStore("shop", url, "sales.orders"),)
+        assert self.stores(given) == wanted
+        assert self.stores(wanted) == wanted
+        variable = {"DEXRAY_ATTRIBUTE_STORES": json.dumps(given), "DEXRAY_DEFAULT_ATTRIBUTE_STORES": "shop, shop"}
+        settings, _ = resolve({}, environ=variable, folder=tmp_path)
+        assert (settings.attribute_stores, settings.default_attribute_stores) == (wanted, ("shop",))
+        project(
+            tmp_path,
+            "[tool.dexray]\ndefault_attribute_stores = ['shop']\n"
+            f"[tool.dexray.attribute_stores]\nshop = {{url = '{url}', table = 'sales.orders'}}\n",
+        )
+        settings, _ = resolve({}, environ={}, folder=tmp_path)
+        assert (settings.attribute_stores, settings.default_attribute_stores) == (wanted, ("shop",))
+
+    def test_a_relative_file_starts_from_where_the_setting_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        inner = tmp_path / "inner"
+        inner.mkdir()
+        project(tmp_path, "[tool.dexray.attribute_stores]\nshop = {url = 'sqlite:///shop.db', table = 'orders'}\n")
+        settings, _ = resolve({}, environ={}, folder=inner)
+        assert settings.attribute_stores[0].url == f"sqlite:///{tmp_path}/shop.db"
+        monkeypatch.chdir(inner)
+        assert self.stores({"shop": {"url": "sqlite:///shop.db", "table": "orders"}})[0].url == (
+            f"sqlite:///{inner}/shop.db"
+        )
+        assert self.stores({"shop": {"url": "sqlite:////a/b.db", "table": "orders"}})[0].url == "sqlite:////a/b.db"
+
+    @pytest.mark.parametrize(
+        ("given", "what"),
+        [
+            ("shop", "JSON is wanted"),
+            (["shop"], "a table of stores is wanted"),
+            ({"shop": "sqlite:///shop.db"}, "store 'shop': its url and its table are wanted"),
+            ({"shop": {"url": "sqlite:///shop.db"}}, "store 'shop': its url and its table are wanted"),
+            ({"shop": {"url": "mysql://db/shop", "table": "t"}}, "begins with sqlite:/// or postgresql://, not"),
+            ({"shop": {"url": "sqlite://", "table": "t"}}, "its url names a file"),
+            ({"shop": {"url": "sqlite:///:memory:", "table": "t"}}, "its url names a file"),
+            ({"shop": {"url": "sqlite:///x.db", "table": ""}}, "its table has a name"),
+            ({"a shop": {"url": "sqlite:///x.db", "table": "t"}}, "store 'a shop': 1 to 64 letters"),
+            (
+                {"a": {"url": "sqlite:////x.db", "table": "t"}, "b": {"url": "sqlite:////y/../x.db", "table": "t"}},
+                "the stores 'a' and 'b' are one table",
+            ),
+        ],
+    )
+    def test_what_can_not_be_one_is_refused(self, given: object, what: str) -> None:
+        with pytest.raises(SettingsError, match=f"setting attribute_stores.*{re.escape(what)}"):
+            self.stores(given)
+
+    def test_the_file_of_the_journal_is_no_store(self, tmp_path: Path) -> None:
+        path = tmp_path / "flows.db"
+        with pytest.raises(SettingsError, match="store 'shop' is in the file of dexray's own database"):
+            self.stores({"shop": {"url": f"sqlite:///{path}", "table": "t"}}, database=str(path))
+
+    def test_a_default_that_is_no_store_is_refused(self) -> None:
+        with pytest.raises(SettingsError, match="there is no Attribute store 'main'; there are none: name them in"):
+            resolve({"default_attribute_stores": ["main"]}, environ={}, folder=Path("/"))
+
+    def test_passwords_are_never_shown(self) -> None:
+        given = {"shop": {"url": "postgresql://ann:geheim@db/shop?sslpassword=auch", "table": "orders"}}
+        stores = self.stores(given)
+        assert "geheim" not in repr(stores) + str(stores) + json.dumps(shown(stores))
+        assert shown(stores)["shop"]["url"] == "postgresql://ann:***@db/shop?sslpassword=***"
+        bad = {"shop": {**given["shop"], "more": 1}}
+        with pytest.raises(SettingsError) as refused:
+            self.stores(bad)
+        assert "geheim" not in str(refused.value)
+        assert "auch" not in str(refused.value)

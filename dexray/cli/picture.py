@@ -42,6 +42,14 @@ def flow_picture(
             table.add_row(name, compact(value, 400))
         yield _title("Attributes")
         yield from _table(terminal, table)
+    behind = [store for store in flow.attribute_stores if store.behind_since is not None or store.problem]
+    if behind:
+        table = terminal.table("Attribute store", "behind for", "why")
+        for store in behind:
+            since = "" if store.behind_since is None else duration(now - store.behind_since)
+            table.add_row(store.name, since, store.problem)
+        yield _title("Attribute stores that are behind")
+        yield from _table(terminal, table)
     if events:
         table = terminal.table("#", "at", "event", "Step", "data")
         for event in events:

@@ -55,6 +55,15 @@ def test_config_shows_each_setting_with_its_source(
     assert dexray.places == []
 
 
+def test_config_shows_attribute_stores_without_their_passwords(dexray: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = '{"shop": {"url": "postgresql://ann:geheim@db/shop", "table": "orders"}}'
+    monkeypatch.setenv("DEXRAY_ATTRIBUTE_STORES", stores)
+    outcome = dexray("config", "--json")
+    (found,) = [entry for entry in outcome.data["settings"] if entry["name"] == "attribute_stores"]
+    assert found["value"] == {"shop": {"url": "postgresql://ann:***@db/shop", "table": "orders"}}
+    assert "geheim" not in outcome.out + dexray("config").out
+
+
 def test_config_hides_passwords(dexray: Shell) -> None:
     url = "postgresql://ada:secret@db/flows"
     for outcome in (dexray("config", "--database", url), dexray("config", "--database", url, "--json")):

@@ -19,6 +19,7 @@ import pytest
 
 import dexray
 from dex import AsyncClient, Client, Registry
+from dexray.settings import resolve
 from dexray.testing import FlowTest
 from tests.docs.blocks import Block, is_as_shown
 
@@ -45,14 +46,19 @@ class OnePage:
             self._engine.__exit__(kind, error, trace)
 
     def connect(self, registry: Registry, **settings: Any) -> Client:
-        return self._connected(registry).client
+        return self._connected(registry, settings).client
 
     async def connect_async(self, registry: Registry, **settings: Any) -> AsyncClient:
-        return self._connected(registry).async_client
+        return self._connected(registry, settings).async_client
 
-    def _connected(self, registry: Registry) -> FlowTest:
+    def _connected(self, registry: Registry, settings: dict[str, Any]) -> FlowTest:
         if self._engine is None:
-            self._engine = FlowTest(registry)
+            found, _ = resolve(settings)
+            self._engine = FlowTest(
+                registry,
+                attribute_stores=found.attribute_stores,
+                default_attribute_stores=found.default_attribute_stores,
+            )
         else:
             self._engine.restart(registry=registry)
         return self._engine

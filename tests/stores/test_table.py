@@ -58,7 +58,7 @@ class Place:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    url = f"sqlite:///{tmp_path}/users.db" if request.param == "sqlite" else postgres_server().new_database()
+    url = f"sqlite:///{tmp_path}/users.db" if request.param == "sqlite" else postgres_server().new_schema()
     opened = Place(url)
     opened.ask("CREATE TABLE rows (flow_id VARCHAR(100) PRIMARY KEY, name TEXT, size BIGINT, own TEXT DEFAULT 'mine')")
     yield opened
@@ -241,7 +241,7 @@ def test_a_sqlite_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
 class TestPostgres:
     @pytest.fixture
     def place(self) -> Iterator[Place]:
-        url = postgres_server().new_database()
+        url = postgres_server().new_schema()
         opened = Place(url)
         yield opened
         opened.close()
@@ -295,6 +295,8 @@ class TestPostgres:
         place.ask("CREATE TABLE sales.orders (flow_id TEXT PRIMARY KEY, name TEXT)")
         send(place.store("sales.orders"), f={"name": payload("x")})
         assert place.ask("SELECT * FROM sales.orders") == [("f", "x")]
+        place.close()
+        place.ask("DROP SCHEMA sales CASCADE")
 
     def test_other_rows_are_not_waited_for(self, place: Place) -> None:
         place.ask("CREATE TABLE rows (flow_id TEXT PRIMARY KEY, name TEXT)")
