@@ -19,8 +19,7 @@ import psutil
 from tests.benchmarks.soak.processes import Nodes, Producers, name_of, send
 from tests.postgres import PostgresServer
 
-PACE = 6.0  # mean seconds between faults
-LEAST = 1.5
+LEAST = 1.5  # seconds between faults
 CLUSTER_EVERY = 240.0  # seconds at least between one loss of the whole cluster and the next
 
 WEIGHTS = {
@@ -48,8 +47,17 @@ WEIGHTS = {
 
 class Faults:
     def __init__(
-        self, seed: int, nodes: Nodes, producers: Producers, server: PostgresServer, database: str, log: Path
+        self,
+        seed: int,
+        pace: float,
+        nodes: Nodes,
+        producers: Producers,
+        server: PostgresServer,
+        database: str,
+        log: Path,
     ) -> None:
+        """pace: mean seconds between faults. database: its name."""
+        self._pace = max(pace, 2 * LEAST)
         self._chance = random.Random(f"faults/{seed}")
         self._nodes = nodes
         self._producers = producers
@@ -72,7 +80,7 @@ class Faults:
             return
         for _ in range(self._chance.choice((1, 1, 1, 2))):  # now and then two at once
             self._one()
-        self._next = time.monotonic() + LEAST + self._chance.expovariate(1 / (PACE - LEAST))
+        self._next = time.monotonic() + LEAST + self._chance.expovariate(1 / (self._pace - LEAST))
 
     def end(self) -> None:
         """All is whole again."""
