@@ -44,7 +44,9 @@ def main() -> int:
     tally = campaign(first, options.seconds or 30.0, options.jobs)
     if options.coverage:
         print(tally.coverage())
-    for seed in tally.failed[:3]:
+    for seed, check, evidence in tally.findings[:8]:
+        print(f"seed {seed}: {check}: {evidence[:300]}", flush=True)
+    for seed in tally.failed[:1]:
         print(story(shrink(draw(seed), run_seed(seed))))
     print(tally.line())
     return 1 if tally.failed else 0

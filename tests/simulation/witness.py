@@ -43,7 +43,8 @@ class Witness:
         key = call_key(request)
         if key and not (isinstance(request, s.InvokeRpc) and not any(run.rpcs[key] for run in runs)):
             before = self.answers.setdefault((request.flow_id, key), answer)
-            moved = getattr(request, "ignore_already_started", False) and any(run.parent is not None for run in runs)
+            # A start that finds its own request id on the current run answers with that run, and begins none.
+            moved = getattr(request, "ignore_already_started", False)
             same = moved or before == answer or (isinstance(answer, s.RpcAnswer) and before.output == answer.output)  # type: ignore[attr-defined]
             require(same, "two answers", *what, before, answer)
         match request, answer:
