@@ -25,7 +25,12 @@ def imported(file: Path) -> set[str]:
 TESTED = {
     name for file in (ROOT / "tests").rglob("test_*.py") if "examples" in file.read_text() for name in imported(file)
 }
-DESCRIBED = [path for path in EXAMPLES if path.parts[1] in ("patterns", "products")]
+PIPELINES = ROOT / "examples" / "pipelines"
+DESCRIBED = [path for path in EXAMPLES if path.parts[1] in ("patterns", "products")] + [
+    Path("examples/pipelines/agent.py"),
+    Path("examples/pipelines/ray_data.py"),
+    *(path.relative_to(ROOT) for path in PIPELINES.glob("*/__init__.py")),
+]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=str)
@@ -36,7 +41,7 @@ def test_each_example_is_imported_by_a_test(path: Path) -> None:
 @pytest.mark.parametrize("path", DESCRIBED, ids=str)
 def test_each_example_tells_how_to_run_it_and_what_becomes_of_it_when_a_process_dies(path: Path) -> None:
     text = ast.get_docstring(ast.parse((ROOT / path).read_text())) or ""
-    assert f"python -m {'.'.join(path.with_suffix('').parts)}" in text
+    assert f"python -m {'.'.join(path.with_suffix('').parts)}".removesuffix(".__init__") in text
     assert "If a process dies in the middle" in text
 
 

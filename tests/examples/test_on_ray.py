@@ -23,6 +23,8 @@ PRINTED = {
         "a bicycle is sold out; 300 is paid",
     ],
     "products.shortlist_candidates": ["Ada told", "Ben revoked: a mistake", "Cleo not told"],
+    "pipelines.ray_data": ["10000 rows in squares.parquet", "{'number': 9999, 'square': 99980001}"],
+    "pipelines.agent": ["tool:  Oslo has 717,710 people", "agent: Goodbye!"],
     "products.email_agent": ["sent to Cleo", "agent: It is canceled"],
 }
 
