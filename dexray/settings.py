@@ -153,6 +153,9 @@ class Settings:
     num_cpus: int = _spec(0, _count(0), "CPUs of an embedded Ray; 0: those of this machine")
     flow_actors: int = _spec(1, _count(1), "FlowActors to begin with")
     max_flow_actors: int = _spec(0, _count(0), "most FlowActors; 0: one for each CPU of the cluster, 2 to 16")
+    engine_resource: str = _spec(
+        "", _text, "Ray resource of the nodes that the engine's actors may be on; empty: any node"
+    )
     flows_per_actor: int = _spec(0, _count(0), "most active Flows in one FlowActor; 0: no bound")
     request_timeout: float = _spec(30.0, _number(0.1), "how long a client repeats a call while the engine is away")
     lease_seconds: float = _spec(10.0, _number(1.0), "how long a silent engine keeps its database to itself")

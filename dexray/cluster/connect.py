@@ -219,6 +219,7 @@ def engine_config(settings: Settings, *, hold: bool = False) -> EngineConfig:
         address=address,
         attribute_stores=settings.attribute_stores,
         default_attribute_stores=settings.default_attribute_stores,
+        engine_resource=settings.engine_resource,
     )
 
 
@@ -274,7 +275,10 @@ def _ending(directory: Any, drain_seconds: float) -> Callable[[bool], None]:
 
 def _unavailable(error: Exception) -> DexServiceError:
     if isinstance(error, GetTimeoutError):
-        detail = f"the engine did not come up within {READY_TIMEOUT:g} s: the cluster may lack room for its processes"
+        detail = (
+            f"the engine did not come up within {READY_TIMEOUT:g} s: the cluster may lack room for its processes, or "
+            "a node with the resource that engine_resource names"
+        )
     else:
         detail = f"the engine does not answer: {error}"
     return DexServiceError(StatusCode.UNAVAILABLE, detail, operation="connect")

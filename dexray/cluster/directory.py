@@ -59,6 +59,7 @@ LOOK_EVERY = 1.0  # seconds between looks at the actors' loads
 NODES_EVERY = 1.9  # seconds, at least, between looks for nodes that are being removed: every second look at the loads
 GROW_AFTER = 5  # looks in a row that have to find long-lived Flows sharing
 DYING = 4.0  # seconds that the holder of the lease may go on when its cluster was killed
+SHARE = 0.001  # of the resource that marks the nodes of the engine: one unit is room for all its actors
 ACTOR_PATIENCE = 30.0  # seconds for a FlowActor that is being started again to take a call
 
 
@@ -400,8 +401,14 @@ _ACTOR = {
 
 
 def make_flow_actor(config: EngineConfig, name: str) -> Any:
-    options = {**_ACTOR, "name": name, "namespace": config.namespace, "max_concurrency": 10_000}
-    return ray.remote(FlowActor).options(**options).remote(config, name)
+    return ray.remote(FlowActor).options(**_options(config, name, 10_000)).remote(config, name)
+
+
+def _options(config: EngineConfig, name: str, concurrency: int) -> dict[str, Any]:
+    options = {**_ACTOR, "name": name, "namespace": config.namespace, "max_concurrency": concurrency}
+    if config.engine_resource:
+        options["resources"] = {config.engine_resource: SHARE}
+    return options
 
 
 def find_or_make_directory(config: EngineConfig) -> Any:
@@ -409,8 +416,7 @@ def find_or_make_directory(config: EngineConfig) -> Any:
     try:
         return ray.get_actor(DIRECTORY, namespace=config.namespace)
     except ValueError:
-        options = {**_ACTOR, "name": DIRECTORY, "namespace": config.namespace, "max_concurrency": 1_000}
-        directory = ray.remote(Directory).options(**options).remote(config)
+        directory = ray.remote(Directory).options(**_options(config, DIRECTORY, 1_000)).remote(config)
         for index in range(config.flow_actors):
             make_flow_actor(config, flow_actor_name(index))
         return directory

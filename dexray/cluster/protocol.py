@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dex.wire.service import ServiceFailure
-from dexray.settings import AttributeStore
+from dexray.settings import AttributeStore, masked
 
 DIRECTORY = "dexray-directory"
 
@@ -41,6 +41,10 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     address: str = ""
     attribute_stores: tuple[AttributeStore, ...] = ()
     default_attribute_stores: tuple[str, ...] = ()
+    engine_resource: str = ""
+
+    def __repr__(self) -> str:
+        return f"EngineConfig({masked(self.database_url)!r}, namespace={self.namespace!r})"
 
     def differences(self, other: EngineConfig) -> tuple[str, ...]:
         """The names of the settings in which another one differs. Where an engine is does not count."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -33,35 +33,40 @@ HEALTH = {
 }
 
 
-class Nodes:
-    """A cluster: a head and some workers. Ends with everything of it when it is left."""
+ENGINE = "engine"
+"""The resource of the nodes that an engine may be on: with `engine_resource=ENGINE` all its actors are there."""
 
-    def __init__(self, workers: int = 2, *, head_cpus: int = 1, cpus: int = 1) -> None:
+
+class Nodes:
+    """A cluster: a head, some workers, and one for the engine. Ends with everything of it when it is left."""
+
+    def __init__(self, workers: int = 1) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        self._cpus = cpus
         with _unnoted():
             self._cluster = Cluster(
                 initialize_head=True,
                 head_node_args={
-                    "num_cpus": head_cpus,
+                    "num_cpus": 1,
                     "include_dashboard": False,
                     "include_log_monitor": False,
                     "_system_config": HEALTH,
                 },
             )
         self.workers = [self.add() for _ in range(workers)]
+        self.engine = self.add(engine=True)
 
     @property
     def address(self) -> str:
         return str(self._cluster.address)
 
-    @property
-    def head(self) -> str:
-        return str(self._cluster.head_node.node_id)
-
-    def add(self) -> Any:
+    def add(self, engine: bool = False) -> Any:
         with _unnoted():
-            return self._cluster.add_node(num_cpus=self._cpus)
+            return self._cluster.add_node(num_cpus=1, resources={ENGINE: 1} if engine else {})
+
+    def next_engine(self) -> Any:
+        """Adds a node for the engine to go to; the one that it is on."""
+        former, self.engine = self.engine, self.add(engine=True)
+        return former
 
     def drain(self, node: Any, seconds: float) -> None:
         """As `ray drain-node` and whatever takes spot machines back: it will be gone so many seconds from now."""
@@ -77,13 +82,13 @@ class Nodes:
         """The workers of the node are left to find out by themselves."""
         psutil.Process(raylet_of(node)).kill()
 
-    def kill_node(self, node: Any) -> None:
-        """As a machine that loses its power."""
-        kill_all(processes_of(node))
+    def kill_nodes(self, nodes: Sequence[Any]) -> None:
+        """As machines that lose their power, in one moment."""
+        kill_all([process for node in nodes for process in processes_of(node)])
 
     def kill(self) -> None:
         """The head and all others at once."""
-        kill_all([process for node in self._cluster.list_all_nodes() for process in processes_of(node)])
+        self.kill_nodes(self._cluster.list_all_nodes())
 
     def alive(self) -> set[str]:
         untyped: Any = ray
