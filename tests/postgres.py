@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -181,6 +182,16 @@ class PostgresServer:
         shutil.copytree(installed.parent, self.folder / "pg", symlinks=True)
         subprocess.run(["chmod", "-R", "a+rX", self.folder / "pg"], check=True)
         return self.folder / "pg" / "bin"
+
+
+@contextlib.contextmanager
+def durable_server() -> Iterator[PostgresServer]:
+    """A server that syncs what it commits, for measurements."""
+    server = PostgresServer(fsync="on", full_page_writes="on", autovacuum="on", shared_buffers="128MB")
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 def _installed() -> Path:

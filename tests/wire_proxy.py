@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -38,8 +39,10 @@ class _Plan:
 
 
 class Wire:
-    def __init__(self, server: PostgresServer) -> None:
+    def __init__(self, server: PostgresServer, delay: float = 0.0) -> None:
+        """delay: seconds that a piece is under way, in either direction."""
         self._server = server
+        self._delay = delay
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._plan: _Plan | None = None
@@ -105,13 +108,17 @@ class Wire:
                 continue
             with self._lock:
                 self._open += [client, server]
-            answered = _Answers(client, server)
+            for end in (client, server):
+                if end.family == socket.AF_INET:
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            answered = _Answers(client, server, self._delay)
             threading.Thread(target=answered.relay, name="wire-back", daemon=True).start()
             threading.Thread(target=self._relay, args=(client, server, answered), name="wire-out", daemon=True).start()
 
     def _relay(self, client: socket.socket, server: socket.socket, answers: _Answers) -> None:
         with contextlib.suppress(OSError):
             while piece := client.recv(1 << 16):
+                time.sleep(self._delay)
                 how = self._due(piece)
                 if how is not None:
                     answers.mute()
@@ -157,7 +164,8 @@ class Wire:
 class _Answers:
     """The way back. Muted, it swallows what the server says and only notes that it said something."""
 
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, client: socket.socket, server: socket.socket, delay: float) -> None:
+        self._delay = delay
         self._client = client
         self._server = server
         self._muted = False
@@ -169,6 +177,7 @@ class _Answers:
     def relay(self) -> None:
         with contextlib.suppress(OSError):
             while piece := self._server.recv(1 << 16):
+                time.sleep(self._delay)
                 if self._muted:
                     self.heard.set()
                 else:

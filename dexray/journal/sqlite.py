@@ -11,12 +11,17 @@
 - After an error the connection is dropped. A disk that was full may have left it with a transaction that
   SQLite ended by itself, and a new connection costs less than a millisecond.
 
-The file must be on a local disk: neither SQLite's locks nor the queue can be relied on over a network.
+The file must be on a local disk: neither SQLite's locks nor the queue can be relied on over a network. A file system
+that is known to be one is warned of.
+
+What goes wrong is told in terms of the file and of what to do about it. Nobody is told that "the database is locked":
+who waits in the queue has nothing to do with it, and who doesn't queue is named as what it is, another program.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -44,9 +49,12 @@ from sqlalchemy.pool import NullPool
 from dexray.journal import schema
 from dexray.journal.database import Database
 from dexray.journal.interface import JournalRefused, JournalUnavailable
+from dexray.journal.mounts import MOUNTS, network_file_system
 from dexray.journal.writer_queue import WriterQueue
 
 T = TypeVar("T")
+
+logger = logging.getLogger("dexray.journal.sqlite")
 
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 # What may pass: a full disk, a broken read, a file system that is away or became read-only.
@@ -69,6 +77,14 @@ _WRITABLE = (
     "files beside it"
 )
 
+# What to do, by code. Flows wait meanwhile, and go on by themselves.
+_WAYS_OUT = {
+    sqlite3.SQLITE_FULL: "the disk is full, or the quota of this user: make room",
+    sqlite3.SQLITE_IOERR: "the disk can't be read or written, or is full: see to the disk, and make room on it",
+    sqlite3.SQLITE_READONLY: f"the file can't be written any more: {_WRITABLE}",
+    sqlite3.SQLITE_CANTOPEN: f"the file can't be opened any more: {_WRITABLE}",
+}
+
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
 
@@ -86,6 +102,7 @@ class SqliteDatabase(Database):
         *,
         patience: float = 30.0,
         driver_wait: float = 1.0,
+        mounts: str = MOUNTS,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -107,6 +124,14 @@ class SqliteDatabase(Database):
         event.listen(self._engine, "connect", _set_up)
         self._identity: tuple[int, int] | None = None
         self._queue = self._make_room()
+        network = network_file_system(self._path, mounts)
+        if network:
+            logger.warning(
+                "%s is on a network file system (%s), where locks can't be relied on and a journal may be damaged: "
+                "put it on a local disk, or use PostgreSQL",
+                self._path,
+                network,
+            )
         try:
             # As a write: a file that can't be written is refused now, not at the first record.
             self.write(schema.version_of)
@@ -212,8 +237,14 @@ class SqliteDatabase(Database):
                         f"{self._path} is not a SQLite database, or is a damaged one ({_driver_error(error)}): "
                         "give the path of a new file, or put back a backup."
                     ) from error
-                if code in _AWAY or self._clock() + pause > give_up_at:
-                    raise JournalUnavailable(f"{self._path}: {_driver_error(error)}") from error
+                if code in _AWAY:
+                    way_out = _WAYS_OUT.get(code, "see to the disk")
+                    raise JournalUnavailable(f"{self._path}: {way_out} ({_driver_error(error)})") from error
+                if self._clock() + pause > give_up_at:
+                    raise JournalUnavailable(
+                        f"{self._path}: another program has kept the file to itself for {self._patience:g} s, such as "
+                        "a shell with an open transaction, a copy or a virus scanner: end it"
+                    ) from error
             self._sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks`: what the engine does on this machine, beside what Ray alone does in the same run.
 
-Embedded Ray, SQLite with synchronous=FULL, SYNC durability, in a temporary folder. Prints a table; `--json` prints
-one line.
+Embedded Ray, SQLite with synchronous=FULL, SYNC durability, in a temporary folder. `--database postgres` takes a
+private PostgreSQL server on this machine, which syncs; `--database URL` an empty database of yours. Prints a table;
+`--json` prints one line.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import ray
 
 import dexray
 from dex import AsyncClient, AttributeMatch, Registry
+from dexray.settings import masked
 from tests.benchmarks.control import LAPS, control_measures
 from tests.benchmarks.flows import Chain, FanOut, PingPong, ping, pong_count
 from tests.benchmarks.rpc import LEDGER, rpc_measures
 from tests.benchmarks.search import searching
 from tests.benchmarks.streams import TICKER, stream_measures
 from tests.benchmarks.subflows import LEAVES, TREE, subflow_measures
+from tests.postgres import durable_server
 
 CHAIN, FAN_OUT, PING_PONG = Chain(), FanOut(), PingPong()
 STEPS = 5
@@ -114,11 +117,24 @@ async def warm_up(client: AsyncClient) -> None:
         await client.wait_for_flow(f"warm-{number}")
 
 
-async def main(scale: float) -> dict[str, dict[str, float]]:
-    with tempfile.TemporaryDirectory() as folder:
+@contextmanager
+def place_of(database: str) -> Iterator[str]:
+    """A database to work on, as a path or a URL."""
+    if database == "sqlite":
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"{folder}/flows.db"
+    elif database == "postgres":
+        with durable_server() as server:
+            yield server.new_database()
+    else:
+        yield database
+
+
+async def main(scale: float, database: str) -> dict[str, dict[str, float]]:
+    with place_of(database) as place:
         registry = Registry([CHAIN, FAN_OUT, PING_PONG, LEDGER, LAPS, TREE, LEAVES, TICKER], allow_async_handlers=True)
         figures: dict[str, dict[str, float]] = {}
-        async with await dexray.connect_async(registry, address="local", database=Path(folder) / "flows.db") as client:
+        async with await dexray.connect_async(registry, address="local", database=place) as client:
             await warm_up(client)
             measures: list[tuple[str, Callable[[], Awaitable[dict[str, float]]]]] = [
                 ("a Flow of 5 Steps, one at a time", lambda: one_at_a_time(client, int(200 * scale))),
@@ -143,12 +159,13 @@ def cli() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="a fraction of the usual counts")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
+    parser.add_argument("--database", default="sqlite", help="sqlite, postgres, or a URL")
     options = parser.parse_args()
-    figures = asyncio.run(main(options.scale))
+    figures = asyncio.run(main(options.scale, options.database))
     if options.json:
-        print(json.dumps({"cpus": os.cpu_count(), **figures}))
+        print(json.dumps({"cpus": os.cpu_count(), "database": masked(options.database), **figures}))
         return
-    print(f"{os.cpu_count()} CPUs, embedded Ray {ray.__version__}, SQLite synchronous=FULL, SYNC")
+    print(f"{os.cpu_count()} CPUs, embedded Ray {ray.__version__}, {masked(options.database)}, SYNC")
     for name, values in figures.items():
         print(f"  {name:36}" + "  ".join(f"{key} {value:,.2f}" for key, value in values.items()))
 

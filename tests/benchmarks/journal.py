@@ -1,6 +1,8 @@
 """What a commit of the journal costs here. A plain script that prints medians; nothing is asserted.
 
-PYTHONPATH=sdk:. python tests/benchmarks/journal.py [folder]
+PYTHONPATH=sdk:. python -m tests.benchmarks.journal [folder | postgres [round trip in ms]]
+
+With "postgres", a private server on this machine that syncs; the round trip is added by a relay, as a network would.
 
 Run ids sort by their time here. Records of runs that live at the same time then lie together in the keys, and 100
 starts cost half of what they cost with random ids.
@@ -15,9 +17,12 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from dexray.journal import Append, Journal, NewRun, RequestAnswer, RunChange, open_journal
+from tests.postgres import durable_server
+from tests.wire_proxy import Wire
 
 BODY = 300
 
@@ -62,10 +67,29 @@ class Runs:
         return lambda: self.journal.append(batch)
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
-        journal = open_journal(f"{folder}/journal.db")
+@contextmanager
+def opened(arguments: list[str]) -> Iterator[Journal]:
+    """The journal that the arguments name, migrated."""
+    with ExitStack() as stack:
+        if arguments[:1] != ["postgres"]:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments[0] if arguments else None))
+            journal = open_journal(f"{folder}/journal.db")
+        else:
+            server = stack.enter_context(durable_server())
+            url = server.new_database("flows")
+            delay = float(arguments[1]) / 2000 if len(arguments) > 1 else 0.0
+            if delay:
+                url = stack.enter_context(Wire(server, delay)).url("flows")
+            journal = open_journal(url)
         journal.migrate()
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+
+def main() -> None:
+    with opened(sys.argv[1:]) as journal:
         runs = Runs(journal, 1_000)
         some = next(iter(runs.last_seq))
         change = RunChange(next_wake=5.0)
@@ -88,7 +112,6 @@ def main() -> None:
             ("load", 1000, lambda: lambda: journal.load(some)),
         ):
             print(f"{what:32} {_median_ms(repeats, prepare)}")
-        journal.close()
 
 
 if __name__ == "__main__":

@@ -125,8 +125,11 @@ class TestBusy:
         journal = ready(tmp_path / "a.db", driver_wait=0.0, sleep=no_pause, clock=lambda: float(next(seconds)))
         intruder = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
         intruder.execute("BEGIN IMMEDIATE")
-        with pytest.raises(JournalUnavailable, match="locked") as unavailable:
+        with pytest.raises(
+            JournalUnavailable, match="another program has kept the file to itself for 30 s"
+        ) as unavailable:
             journal.append([start("r1")])
+        assert "locked" not in str(unavailable.value)
         assert unavailable.value.__cause__ is not None
         intruder.execute("ROLLBACK")
         assert journal.read_back([start("r1")]) == [None]
@@ -206,6 +209,7 @@ class TestTrouble:
         with disk_that_ends_at(1_000_000), pytest.raises(JournalUnavailable) as unavailable:
             journal.append([big])
         assert unavailable.value.__cause__ is not None
+        assert "make room" in str(unavailable.value)
         assert journal.read_back([big]) == [None]
         assert journal.append([big, record("r1", 3)]) == [Outcome.DURABLE] * 2
         journal.close()
