@@ -17,9 +17,10 @@ Why what a writer decided by is still true when it commits, at READ COMMITTED an
 - Deadlocks are found by the server; the transaction that it picks is begun again. They are rare: locks are taken in
   the order of their keys.
 
-A connection has one transaction at a time and belongs to one owner's journal thread, so there is nothing to pool: an
-engine has one connection for each FlowActor and one for its Directory. A connection that was lost before COMMIT was
-sent is replaced and its transaction begun again; when it is lost later, the outcome is unknown and told so.
+A connection has one transaction at a time and belongs to one thread, so there is nothing to pool: an engine has two
+connections for each FlowActor, of its journal and of its searches, and one for its Directory. A connection that was
+lost before COMMIT was sent is replaced and its transaction begun again; when it is lost later, the outcome is unknown
+and told so.
 
 Nobody waits forever. The server ends a transaction whose client is frozen or gone, so that its locks don't keep the
 next owner out; the client gives up a server that does not answer, and its connection with it. Addresses are looked up

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 import dexray
-from dex import FlowStatus
+from dex import DexServiceError, FlowStatus, StatusCode
 from examples.patterns.critical_section import DEMO_EDITS, ContractEditRecord, contract_edit_flow, registry
 from tests.cluster.engines import Engines
 from tests.postgres import postgres_server
@@ -38,8 +38,18 @@ def test_the_demo_survives_the_end_of_its_flow_actor_on_postgres(
         assert result.status is FlowStatus.COMPLETED
         records = result.single_output(list[ContractEditRecord])
         assert sorted(record.reviewer for record in records) == sorted(edit.reviewer for edit in DEMO_EDITS)
-        # The Directory and the FlowActor have one connection each.
-        assert server.connections_to(name) == 2
+        # One of the Directory, one of the FlowActor's journal, one of its searches if there were any.
+        assert server.connections_to(name) <= 3
     ((status, epoch),) = server.ask("SELECT status, epoch FROM runs WHERE flow_id = 'contract'", name)
     assert status == "COMPLETED"
     assert epoch >= 2  # the second life of the FlowActor has claimed it
+
+
+def test_a_database_that_can_not_be_used_is_said_why_and_without_its_password(engines: Engines) -> None:
+    engines.database = postgres_server().url("nowhere").replace("postgres@", "postgres:hunter2@")
+    with pytest.raises(DexServiceError) as refused:
+        engines.connect(registry)
+    assert refused.value.code is StatusCode.FAILED_PRECONDITION
+    assert 'database "nowhere" does not exist' in str(refused.value)
+    assert "postgres:***@" in str(refused.value)
+    assert "hunter2" not in str(refused.value)

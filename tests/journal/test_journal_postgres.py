@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -125,6 +126,17 @@ class TestRefusals:
         server.ask(f"ALTER ROLE {GUARDED} CONNECTION LIMIT 0")
         with pytest.raises(JournalUnavailable, match="too many connections"):
             open_journal(url.replace("postgres@", f"{GUARDED}:right@"))
+
+    def test_no_log_tells_a_password(self, server: PostgresServer, url: str, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG):
+            journal = open_journal(f"{url.replace('postgres@', 'postgres:hunter2@')}&sslpassword=hunter2")
+            journal.migrate()
+            server.ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name_of(url)}'")
+            assert journal.append([start("r1")]) == [DURABLE]
+            journal.close()
+            with pytest.raises(JournalUnavailable):
+                open_journal("postgresql://ann:hunter2@127.0.0.1:1/flows?sslpassword=hunter2")
+        assert "hunter2" not in caplog.text
 
     def test_a_user_or_database_that_is_not_there(self, url: str) -> None:
         with pytest.raises(JournalRefused, match="role"):
