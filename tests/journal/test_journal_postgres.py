@@ -198,6 +198,42 @@ class TestLocksOfOthers:
         assert journal.read_back([record("r1", 2)]) == [None]
         assert journal.append([record("r1", 2)]) == [DURABLE]
 
+    @pytest.mark.statement("B202")
+    def test_a_claim_waits_for_a_batch_that_was_judged_before_it(
+        self, url: str, open_one: Callable[..., SqlJournal]
+    ) -> None:
+        """Otherwise the new owner would load a history that the old one then makes longer."""
+        old, new = open_one(), open_one()
+        old.append([start("r1")])
+        appender, batch = Appender(database_of(old)), [record("r1", 2)]
+        judged, go_on = threading.Event(), threading.Event()
+        told: list[object] = []
+
+        def work(connection: Connection) -> list[Outcome]:
+            assert appender.read_back(connection, batch) == [None]
+            judged.set()
+            assert go_on.wait(5)  # or the server would take it for frozen
+            return appender.append(connection, batch)
+
+        def claim_and_load() -> None:
+            told.append(new.claim(["r1"], "host-1"))
+            loaded = new.load("r1")
+            assert loaded is not None
+            told.append([found.seq for found in loaded.tail])
+
+        writer = threading.Thread(target=lambda: told.append(database_of(old).write(work, prepared=True)))
+        writer.start()
+        assert judged.wait(60)
+        claimer = threading.Thread(target=claim_and_load)
+        claimer.start()
+        with psycopg.connect(plain(url), autocommit=True) as look:
+            waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            wait_until(lambda: look.execute(waiting).fetchone() is not None or not claimer.is_alive())
+        go_on.set()
+        writer.join(60)
+        claimer.join(60)
+        assert told == [[DURABLE], {"r1": 2}, [1, 2]]
+
     def test_a_deadlock_is_begun_again(self, url: str, open_one: Callable[..., SqlJournal]) -> None:
         journal = open_one()
         journal.append([start("r1"), start("r2")])

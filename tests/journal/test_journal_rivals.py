@@ -1,7 +1,8 @@
 """Owners that write at the same time what only one of them may write.
 
 The invariants: a history has no hole and no record twice; its epochs never go down; every record that a writer was
-told is durable is in it, and none that it was told is fenced; one run of a Flow ID is current.
+told is durable is in it, and none that it was told is fenced; what an owner has claimed and loaded is not made longer
+by one that came before it; one run of a Flow ID is current.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def test_owners_that_fight_for_a_run_leave_one_history(
     journal.append([start("r1"), start("r2")])
     journals = [another() for _ in range(OWNERS)]
     told: list[list[tuple[str, bytes, Outcome]]] = [[] for _ in range(OWNERS)]
+    loads: list[tuple[str, int, int]] = []
     begin = threading.Barrier(OWNERS)
 
     def fight(index: int) -> None:
@@ -59,6 +61,7 @@ def test_owners_that_fight_for_a_run_leave_one_history(
                 loaded = mine.load(run_id)
                 assert loaded is not None
                 ends[run_id] = loaded.tail[-1].seq
+                loads.append((run_id, epochs[run_id], ends[run_id]))
             for seq in (1, 2):
                 order = ["r1", "r2"] if index % 2 else ["r2", "r1"]
                 batch = [
@@ -87,6 +90,8 @@ def test_owners_that_fight_for_a_run_leave_one_history(
         assert [seq for seq, _, _ in history] == list(range(1, len(history) + 1))
         epochs = [epoch for _, epoch, _ in history]
         assert epochs == sorted(epochs)
+        for _, claimed, end in [load for load in loads if load[0] == run_id]:
+            assert all(epoch >= claimed for epoch in epochs[end:])
         durable = [body for each in told for of, body, outcome in each if of == run_id and outcome is DURABLE]
         assert Counter(body for _, _, body in history[1:]) == Counter(durable)
     outcomes = Counter(outcome for each in told for _, _, outcome in each)
