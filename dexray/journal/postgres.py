@@ -58,7 +58,7 @@ from dexray.settings import masked
 T = TypeVar("T")
 
 OLDEST_VERSION = 14
-_MIGRATION_LOCK = 0x6465787261790001  # any number will do that others are unlikely to use: "dexray", 1
+MIGRATION_LOCK = 0x6465787261790001  # any number will do that others are unlikely to use: "dexray", 1
 
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
@@ -155,7 +155,7 @@ class PostgresDatabase(Database):
     def migrate(self, work: Callable[[Connection], T]) -> T:
         begin = (
             "BEGIN ISOLATION LEVEL READ COMMITTED",
-            f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})",
+            f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})",
             "SELECT set_config(name, '0', true) FROM pg_settings "
             "WHERE name IN ('statement_timeout', 'transaction_timeout')",
         )
@@ -174,7 +174,7 @@ class PostgresDatabase(Database):
         lock = zlib.crc32(name.encode())
         kind = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
         # Two numbers: another space than that of the locks with one.
-        connection.connection.cursor().execute(f"SELECT {kind}({_MIGRATION_LOCK >> 32}, {lock - (1 << 31)})")
+        connection.connection.cursor().execute(f"SELECT {kind}({MIGRATION_LOCK >> 32}, {lock - (1 << 31)})")
 
     def close(self) -> None:
         if not self._closed:

@@ -11,6 +11,7 @@ from dexray.journal.mounts import network_file_system
 from dexray.journal.sqlite import SqliteDatabase
 
 TABLE = r"""
+server:/run /run/shared nfs4 rw 0 0
 /dev/vda / ext4 rw,relatime 0 0
 proc /proc proc rw 0 0
 server:/home /home nfs4 rw,vers=4.2 0 0
@@ -35,6 +36,7 @@ def table(tmp_path: Path) -> str:
     ("path", "kind"),
     [
         ("/flows.db", ""),
+        ("/run/shared/flows.db", "nfs4"),
         ("/home/ann/flows.db", "nfs4"),
         ("/home/ann/disk/flows.db", ""),
         ("/homeless/flows.db", ""),

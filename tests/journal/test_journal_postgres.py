@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 
 from dexray.journal import JournalRefused, JournalUnavailable, Outcome, open_journal
 from dexray.journal.appending import Appender
-from dexray.journal.postgres import PostgresDatabase
+from dexray.journal.postgres import MIGRATION_LOCK, PostgresDatabase
 from dexray.journal.sql import SqlJournal
 from tests.journal.builders import record, start
 from tests.postgres import GUARDED, PostgresServer, postgres_server
@@ -197,6 +197,20 @@ class TestLocksOfOthers:
                 journal.append([record("r1", 2)])
         assert journal.read_back([record("r1", 2)]) == [None]
         assert journal.append([record("r1", 2)]) == [DURABLE]
+
+    def test_a_migration_waits_for_another_one(self, url: str) -> None:
+        journal = open_journal(url)
+        migrating = threading.Thread(target=journal.migrate)
+        with psycopg.connect(plain(url), autocommit=True) as other:
+            other.execute("SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
+            migrating.start()
+            waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+            wait_until(lambda: other.execute(waiting).fetchone() is not None or not migrating.is_alive())
+            assert migrating.is_alive()
+            assert other.execute("SELECT to_regclass('runs')").fetchone() == (None,)
+        migrating.join(60)
+        assert journal.append([start("r1")]) == [DURABLE]
+        journal.close()
 
     @pytest.mark.statement("B202")
     def test_a_claim_waits_for_a_batch_that_was_judged_before_it(
