@@ -174,6 +174,10 @@ class Settings:
         (), _names, "stores of Flows whose FlowConfig has no attribute_store_names"
     )
 
+    def __repr__(self) -> str:
+        given = ((entry.name, getattr(self, entry.name), entry.default) for entry in dataclasses.fields(self))
+        return f"Settings({', '.join(f'{name}={masked(repr(value))}' for name, value, it in given if value != it)})"
+
     @property
     def database_url(self) -> str:
         """Where the database is, so written that it means the same in every process and for every way to say it."""
@@ -241,6 +245,9 @@ class Sourced:
     value: Any
     source: str
     doc: str
+
+    def __repr__(self) -> str:
+        return f"Sourced({self.name}={masked(repr(self.value))}, from {self.source})"
 
 
 def resolve(
