@@ -118,7 +118,7 @@ def built_sql(module: ast.Module) -> Iterator[str]:
 BUILT = {
     # Keys of advisory locks, which are numbers, and the name of the function that takes or lets go of one.
     "dexray/journal/postgres.py": {
-        *("self._lock", "_MIGRATION_LOCK", "_MIGRATION_LOCK >> 32", "lock - (1 << 31)", "kind"),
+        *("self._lock", "MIGRATION_LOCK", "MIGRATION_LOCK >> 32", "lock - (1 << 31)", "kind"),
     },
     # ' COLLATE "C"' or nothing, by the kind of database.
     "dexray/journal/schema.py": {"collation"},
