@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,3 +30,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         assert built.is_file(), page.name
     pattern = tmp_path / "source" / "examples" / "workflow_patterns" / "wcp_16_deferred_choice.py" / "index.html"
     assert "Wait" in pattern.read_text(), "links to examples lead to their code"
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    links = re.findall(r"\]\((?![a-z]+:)([^)#\s]+)", (ROOT / "README.md").read_text())
+    assert len(links) >= 10
+    assert [link for link in links if not (ROOT / link).exists()] == []
