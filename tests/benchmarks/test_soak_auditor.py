@@ -210,6 +210,30 @@ def complete_twice(evidence: Evidence) -> None:
     row(evidence, 11).events[0:0] = completed("Collect-1", 2)
 
 
+def fail_an_attempt_that_is_over(evidence: Evidence) -> None:
+    row(evidence, 11).events.append(failed(1))
+
+
+def start_an_attempt_of_a_step_that_has_ended(evidence: Evidence) -> None:
+    row(evidence, 11).events[2:2] = [failed(2), ["AttemptStarted/1", "Collect-1", "execute", 3]]
+
+
+def schedule_twice(evidence: Evidence) -> None:
+    row(evidence, 2).events.append(["StepScheduled/1", "Collect-1"])
+
+
+def acknowledge_another_run(evidence: Evidence) -> None:
+    record_of(evidence, "acked", "start")["answer"] = "run-0"
+
+
+def tell_nobody_the_end(evidence: Evidence) -> None:
+    evidence.records["p0"].pop()
+
+
+def close_the_run_alone(evidence: Evidence) -> None:
+    row(evidence, 11).events.pop()
+
+
 def publish_after_the_end(evidence: Evidence) -> None:
     evidence.rows[RUN].append(Row(12, 2, 16.0, [published("m3", "ann:2")]))
 
@@ -246,6 +270,14 @@ def answer_with_an_error_of_no_reason(evidence: Evidence) -> None:
         (run_an_attempt_twice, "an attempt ran twice"),
         (start_the_second_attempt_beside_the_first, "a wrong attempt"),
         (complete_twice, "a Step ended twice"),
+        (fail_an_attempt_that_is_over, "a stale attempt"),
+        (start_an_attempt_of_a_step_that_has_ended, "a wrong attempt"),
+        (schedule_twice, "doubled"),
+        (acknowledge_another_run, "a lost start"),
+        (tell_nobody_the_end, "unsettled"),
+        (tell_nobody_the_end, "too few"),
+        (leave_it_open, "the end"),
+        (close_the_run_alone, "the end"),
         (publish_after_the_end, "after the end"),
         (answer_with_an_error_of_no_reason, "an error"),
     ],
@@ -293,20 +325,91 @@ def test_a_read_shows_what_was_acknowledged() -> None:
     assert a_count(answers, [5, 3], (("mark", 2),)) == {"a stale read"}
 
 
-def test_a_nap_is_never_shorter_than_asked() -> None:
-    def naps(took: float) -> set[str]:
-        plan = {"seconds": [3], "wake_after": None}
-        records = [
-            said("begun", number=0, kind="naps", plan=plan),
-            *acked("start", RUN),
-            said("ended", status="COMPLETED", outputs=[[[3, took, "timer"]]], error=""),
-        ]
-        run = Run(RUN, FLOW, "NapFlow", "COMPLETED", 1, True, None)
-        rows = [Row(1, 1, 1.0, [["FlowStarted/1", FLOW, RUN], ["FlowClosed/1", "COMPLETED"]])]
-        return found_in(Evidence({"p0": records}, [], [run], {RUN: rows}))
+# Other kinds ----------------------------------------------------------------------------------------------------------
 
-    assert naps(3.01) == set()
-    assert naps(2.9) == {"an early timer"}
+
+def of_kind(
+    kind: str,
+    plan: dict[str, Any],
+    outputs: list[Any],
+    *,
+    status: str = "COMPLETED",
+    more: tuple[dict[str, Any], ...] = (),
+    children: int = 0,
+) -> set[str]:
+    """What is found in a story that says no more than how it ended, and `more` records before that."""
+    records = [
+        said("begun", number=0, kind=kind, plan=plan),
+        *acked("start", RUN),
+        *more,
+        said("ended", status=status, outputs=outputs, error=""),
+    ]
+    runs = [Run(RUN, FLOW, kind, status, 1, True, None)]
+    runs += [Run(f"child-{number}", f"c-{number}", "Leaf", "COMPLETED", 1, True, FLOW) for number in range(children)]
+    rows = {run.run_id: [Row(1, 1, 1.0, [["FlowStarted/1"], ["FlowClosed/1", run.status]])] for run in runs}
+    return found_in(Evidence({"p0": records}, [], runs, rows), least=0)
+
+
+def test_a_nap_is_never_shorter_than_asked() -> None:
+    plan = {"seconds": [3], "wake_after": None}
+    assert of_kind("naps", plan, [[[3, 3.01, "timer"]]]) == set()
+    assert of_kind("naps", plan, [[[3, 2.9, "timer"]]]) == {"an early timer"}
+    assert of_kind("naps", plan, [[[3, 2.0, "message"]]]) == {"a doubled message"}  # nobody sent one
+    assert of_kind("naps", plan, [[[3, 2.0, "message"]]], more=tuple(acked("wake", ["m1"]))) == set()
+
+
+def test_a_wake_may_come_too_late_and_no_other_message() -> None:
+    late = said("refused", operation="publish", code="FAILED_PRECONDITION", is_closed=True, detail="")
+    assert of_kind("naps", {"seconds": [3], "wake_after": 1.0}, [[[3, 3.0, "timer"]]], more=(late,)) == set()
+    assert of_kind("fan", {"width": 1}, [[0]], more=(late,)) == {"an error"}
+
+
+def test_a_branch_joins_once() -> None:
+    assert of_kind("fan", {"width": 3}, [[0, 1, 2]]) == set()
+    assert of_kind("fan", {"width": 3}, [[0, 1]]) == {"a wrong output"}
+    assert of_kind("fan", {"width": 3}, [[0, 1, 1, 2]]) == {"a wrong output"}
+
+
+def test_a_child_is_started_once() -> None:
+    plan = {"children": [1, -1]}
+    assert of_kind("parent", plan, [[10, -1]], children=2) == set()
+    assert of_kind("parent", plan, [[10, -1]], children=3) == {"a doubled start"}
+    assert of_kind("parent", plan, [[10, 10]], children=2) == {"a wrong output"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan", "status"),
+    [
+        ("naps", {"seconds": [3], "wake_after": None}, "COMPLETED"),
+        ("flaky", {"fails": 1}, "COMPLETED"),
+        ("train", {"seconds": 1}, "COMPLETED"),
+        ("stream", {"messages": 2, "own": 0}, "COMPLETED"),
+        ("stay", {"how": "CANCEL"}, "CANCELED"),
+    ],
+)
+def test_an_output_is_the_one_that_was_planned(kind: str, plan: dict[str, Any], status: str) -> None:
+    assert of_kind(kind, plan, [[[7, 9.0, "timer"]]], status=status) == {"a wrong output"}
+
+
+def test_a_flow_ends_as_it_was_stopped() -> None:
+    assert of_kind("stay", {"how": "CANCEL"}, [], status="CANCELED") == set()
+    assert of_kind("stay", {"how": "CANCEL"}, [], status="TERMINATED") == {"a wrong end"}
+    assert of_kind("flaky", {"fails": 0}, [], status="FAILED") == set()
+    assert of_kind("flaky", {"fails": 1}, ["recovered"]) == set()
+    assert of_kind("flaky", {"fails": 1}, [], status="FAILED") == {"a wrong end"}
+
+
+def test_a_stream_repeats_nothing_within_an_attempt_and_has_what_clients_wrote() -> None:
+    def stream(*messages: list[str]) -> set[str]:
+        more = (*acked("news-0", None), said("read", name="news", value=list(messages)))
+        return of_kind("stream", {"messages": 2, "own": 1}, [2], more=more)
+
+    own = ["client-0", "client-0"]
+    assert stream(["#Tell-1", "1:0"], own, ["#Tell-1", "1:1"]) == set()
+    assert stream(["#Tell-1", "1:0"], ["#Tell-1", "2:0"], own) == set()  # another attempt begins again
+    assert stream(own, ["#Tell-1", "1:1"]) == set()  # best effort
+    assert stream(own, ["#Tell-1", "1:0"], ["#Tell-1", "1:0"]) == {"out of order"}
+    assert stream(["#Tell-1", "1:0"], ["#Tell-1", "1:1"]) == {"a lost message"}
 
 
 # Records --------------------------------------------------------------------------------------------------------------
