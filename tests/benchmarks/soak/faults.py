@@ -31,11 +31,11 @@ WEIGHTS = {
     "pause task_worker": 2.0,
     "kill async_worker": 2.0,
     "pause async_worker": 1.0,
-    "kill detached": 1.0,
+    "kill detached": 2.0,
     "kill producer": 2.0,
     "pause producer": 1.5,
     "kill node": 1.5,
-    "freeze node": 1.5,
+    "freeze node": 2.5,
     "database restart": 1.0,
     "database crash": 1.0,
     "database outage": 1.0,
@@ -143,7 +143,7 @@ class Faults:
             self._later(seconds, self._add_node)
             return f"{raylet.pid}, a new one after {seconds} s"
         workers = raylet.children(recursive=True)
-        seconds *= 2.0
+        seconds = round(self._chance.uniform(5.0, 60.0), 1)  # some are given up meanwhile, and replaced
         for process in (raylet, *workers):
             send(process, signal.SIGSTOP)
 
