@@ -1,0 +1,67 @@
+"""A FlowActor is frozen, another takes its Flows over, and then it wakes up and goes on as if nothing had happened.
+
+Meanwhile it keeps the CPUs that Ray has lent to it, so its heir may have to wait for them until then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import ray
+
+import dexray
+from dex import Client, Registry
+from dexray.cluster.protocol import flow_actor_name
+from dexray.journal import open_journal
+from tests.cluster.engines import Engines
+from tests.cluster.kill_flows import Job, KillFlow, token
+from tests.cluster.nodes import until
+from tests.cluster.test_kill import check_flow, count_lines
+
+FLOWS = 40
+STALE, HEIR = flow_actor_name(1), flow_actor_name(0)
+
+pytestmark = [pytest.mark.ray, pytest.mark.kill, pytest.mark.timeout(240)]
+
+
+@pytest.mark.statement("B157", "B200", "B202")
+def test_a_thawed_owner_commits_nothing_hands_out_nothing_and_lets_go(engines: Engines, tmp_path: Path) -> None:
+    flow = KillFlow()
+    first = engines.connect(Registry([flow]), flow_actors=2, max_flow_actors=2, lease_seconds=2)
+    effects = tmp_path / "effects"
+    effects.mkdir()
+    flow_ids = [f"flow-{number}" for number in range(FLOWS)]
+    for flow_id in flow_ids:
+        first.start_flow(flow, flow_id, Job(str(effects), 1, 0.05))
+    until(lambda: count_lines(effects) > FLOWS // 4, "the Steps do not run")
+    stale = engines.load(STALE)
+    os.kill(stale.pid, signal.SIGSTOP)
+    try:
+        journal = open_journal(str(engines.database))
+        taken = journal.reassign(STALE, HEIR, FLOWS)
+        assert len(taken) > FLOWS // 4, "it had too little for a test"
+        ray.get(ray.get_actor(HEIR, namespace=engines.namespace).adopt.remote(), timeout=60)
+        with dexray.open_service(database=engines.database, namespace=engines.namespace) as engine:
+            client = Client(Registry([flow]), engine)
+            for flow_id in flow_ids:
+                client.publish(flow_id, token, f"for-{flow_id}")
+            until(lambda: any(was_interrupted(client, flow_id) for flow_id in taken), "the heir does not go on")
+            os.kill(stale.pid, signal.SIGCONT)
+            for flow_id in flow_ids:
+                check_flow(client, flow_id, effects, got=f"for-{flow_id}")
+            until(lambda: engines.load(STALE).attempts == 0 and engines.load(STALE).active == 0, "it does not let go")
+            assert engines.load(STALE).pid == stale.pid, "it was not the one that was frozen"
+            for flow_id in taken:
+                row = journal.current_run(flow_id)
+                assert row is not None
+                assert (row.owner, row.status) == (HEIR, "COMPLETED")
+        journal.close()
+    finally:
+        os.kill(stale.pid, signal.SIGCONT)
+
+
+def was_interrupted(client: Client, flow_id: str) -> bool:
+    return any(event.kind == "AttemptFailed" for event in client.history(flow_id))
