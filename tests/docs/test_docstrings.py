@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
+import functools
 import importlib
 import inspect
 import itertools
@@ -55,6 +56,7 @@ def public_parts(thing: type) -> Iterator[tuple[str, Any]]:
                 yield name, function
 
 
+@functools.cache
 def documented_constants() -> set[str]:
     """Module-level names with a docstring below them."""
     names: set[str] = set()

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+from tests.docs.blocks import ROOT, blocks_of
 
 
 @pytest.mark.ray
 def test_the_flow_of_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
+    first = next(block for block in blocks_of(ROOT / "README.md") if block.language == "python")
     script = tmp_path / "order.py"
-    script.write_text(blocks[0])
+    script.write_text(first.text)
     environment = {**os.environ, "DEXRAY_HOME": str(tmp_path / "home"), "DEXRAY_ADDRESS": "local"}
     done = subprocess.run(
         [sys.executable, str(script)],
