@@ -85,12 +85,13 @@ def checked_result(
 
 
 class _Check:
-    __slots__ = ("_definition", "_registry", "_task")
+    __slots__ = ("_definition", "_limit", "_registry", "_task")
 
     def __init__(self, task: AttemptTask, registry: Registry, definition: FlowDefinition) -> None:
         self._task = task
         self._registry = registry
         self._definition = definition
+        self._limit = task.max_value_bytes
 
     def _invalid(self, detail: str) -> InvalidStepResultError:
         step_type: str | None = self._task.step_type
@@ -231,7 +232,9 @@ class _Check:
                 raise self._invalid(f"next_steps holds StepMovement.of(...), not {type(movement).__name__}")
         where = f"output of RPC {rpc.name!r}"
         return RpcSucceeded(
-            output=self._registry.codec_registry.encode(returned.output, rpc.output_type, where=where),
+            output=self._registry.codec_registry.encode(
+                returned.output, rpc.output_type, where=where, limit=self._limit
+            ),
             movements=tuple(self._movement(movement) for movement in returned.next_steps),
             canceling=self._step_types(returned.canceling_steps),
         )
@@ -240,14 +243,16 @@ class _Check:
         if not decision.has_output:
             return None
         return self._registry.codec_registry.encode_dynamic(
-            decision.output, where=f"output of Step {self._task.step_type!r}"
+            decision.output, where=f"output of Step {self._task.step_type!r}", limit=self._limit
         )
 
     def _movement(self, movement: StepMovement) -> MovementSpec:
         step = self._step(movement.step)
         where = f"input of Step {step.step_type!r}"
         try:
-            payload = self._registry.codec_registry.encode(movement.input, step.input_type, where=where)
+            payload = self._registry.codec_registry.encode(
+                movement.input, step.input_type, where=where, limit=self._limit
+            )
         except ValueMappingError as error:
             if error.too_large:
                 raise

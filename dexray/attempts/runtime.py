@@ -118,7 +118,9 @@ class AttemptRuntime(HandlerRuntime):
 
     def publish(self, channel: Channel[Any] | ChannelMap[Any], instance: str | None, value: Any) -> None:
         name = self._channel(channel, instance)
-        payload = self.codecs.encode(value, channel.value_type, where=f"message of Channel {name!r}")
+        payload = self.codecs.encode(
+            value, channel.value_type, where=f"message of Channel {name!r}", limit=self.task.max_value_bytes
+        )
         identity = new_message_id(self.reporter.now(), len(self._publications))
         self._publications.append((name, identity, payload))
         self._size_changes[name] = self._size_changes.get(name, 0) + 1
@@ -199,7 +201,9 @@ class AttemptRuntime(HandlerRuntime):
         name = self._attribute(attribute, instance)
         payload: bytes | None = None
         if value is not None:
-            payload = self.codecs.encode(value, attribute.value_type, where=f"Attribute {name!r}")
+            payload = self.codecs.encode(
+                value, attribute.value_type, where=f"Attribute {name!r}", limit=self.task.max_value_bytes
+            )
         self._attributes.pop(name, None)  # the order is that of the last call
         self._attributes[name] = payload
 
@@ -244,7 +248,9 @@ class AttemptRuntime(HandlerRuntime):
 
     def set_local(self, key: str, value: Any) -> None:
         self.check_open()
-        self._locals[key] = self.codecs.encode_dynamic(value, where=f"Step execution local {key!r}")
+        self._locals[key] = self.codecs.encode_dynamic(
+            value, where=f"Step execution local {key!r}", limit=self.task.max_value_bytes
+        )
 
     def get_local(self, key: str, value_type: Any) -> Any:
         self.check_open()
@@ -258,12 +264,16 @@ class AttemptRuntime(HandlerRuntime):
                 f"record_event: {self.name} has recorded an event {name!r} already; "
                 "give each event of one handler a name of its own"
             )
-        self._events[name] = self.codecs.encode_dynamic(value, where=f"event {name!r}")
+        self._events[name] = self.codecs.encode_dynamic(value, where=f"event {name!r}", limit=self.task.max_value_bytes)
 
     def heartbeat(self, has_value: bool, value: Any) -> None:
         """Sends a sign of life with a checkpoint, or with none, which clears the stored one."""
         self.check_open()
-        payload = self.codecs.encode_dynamic(value, where="heartbeat value") if has_value else None
+        payload = (
+            self.codecs.encode_dynamic(value, where="heartbeat value", limit=self.task.max_value_bytes)
+            if has_value
+            else None
+        )
         heartbeat = Heartbeat(has_value, payload)
         self.last_heartbeat = heartbeat
         self.reporter.heartbeat(heartbeat)

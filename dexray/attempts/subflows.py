@@ -51,7 +51,7 @@ def subflow_spec(condition: SubFlowCondition, number: int, task: AttemptTask, re
     try:
         if whole_seconds("start_delay", options.start_delay) > 0:
             refuse("a start has no delay; let the start Step wait for a Timer")
-        return _spec(condition, options, definition, registry)
+        return _spec(condition, options, definition, registry, task.max_value_bytes)
     except ValueMappingError:
         raise
     except (ValueError, TypeError) as error:
@@ -59,7 +59,7 @@ def subflow_spec(condition: SubFlowCondition, number: int, task: AttemptTask, re
 
 
 def _spec(
-    condition: SubFlowCondition, options: SubFlowOptions, definition: FlowDefinition, registry: Registry
+    condition: SubFlowCondition, options: SubFlowOptions, definition: FlowDefinition, registry: Registry, limit: int
 ) -> SubFlowSpec:
     flow_type, start = definition.flow_type, definition.start_step
     assert start is not None
@@ -67,14 +67,14 @@ def _spec(
     return SubFlowSpec(
         flow_type=flow_type,
         input=registry.codec_registry.encode(
-            condition.input, start.input_type, where=f"input of SubFlow {flow_type!r}"
+            condition.input, start.input_type, where=f"input of SubFlow {flow_type!r}", limit=limit
         ),
         reuse_policy=options.reuse_policy.name,
         timeout=timeout.seconds,
         timeout_policy=timeout.policy,
         timeout_handler=timeout.handler,
         config=registry.flow_config_spec(options.config_override),
-        attributes=registry.initial_attributes(flow_type, options.attributes),
+        attributes=registry.initial_attributes(flow_type, options.attributes, limit=limit),
     )
 
 

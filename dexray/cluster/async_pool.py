@@ -62,13 +62,13 @@ class AsyncPool:
         while len(self._workers) < self._processes:
             self._start()
 
-    def send(self, lot: SentLot, parcel: list[Any], data: bytes) -> Any:
+    def send(self, lot: SentLot, parcel: list[Any], data: bytes, shared: list[Any]) -> Any:
         """Hands a lot to the process with the fewest attempts; the reference of the call."""
         self.prestart()
         worker = min(self._workers, key=lambda one: one.load)
         lot.worker = worker
         worker.lots.add(lot)
-        return worker.handle.run.remote(parcel, data)
+        return worker.handle.run.remote(parcel, data, shared)
 
     def cancel(self, lot: SentLot, life: int, token: int) -> None:
         lot.worker.handle.cancel.remote(life, [token])

@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -24,10 +24,11 @@ from dex._runtime import served_by
 from dex.registry import Registry
 from dexray.attempts.reporter import SteadyTime
 from dexray.attempts.runner import run_async
-from dexray.cluster.attempt_messages import Beat, Finished, Handed, LotResult, Question, Report, decode_lot, encode
+from dexray.cluster.attempt_messages import Beat, Finished, Handed, Lot, LotResult, Question, Report, decode_lot, encode
 from dexray.cluster.code_store import CodeCache, why_not_loadable
 from dexray.cluster.lot_run import BEAT_SECONDS, MOMENT
 from dexray.cluster.outbox import GATHER_SECONDS, Backlog
+from dexray.cluster.shared_values import FETCH_SECONDS, apart, buffers, given
 from dexray.cluster.worker_task import finder, runner_failure, with_worker
 from dexray.protocol.attempts import AttemptReturned, Heartbeat
 from dexray.protocol.streams import StreamWrite
@@ -47,9 +48,14 @@ class AsyncWorker:
         self._code = CodeCache()
         self._channels: dict[int, Channel] = {}
 
-    async def run(self, parcel: list[Any], data: bytes) -> bytes:
+    async def run(self, parcel: list[Any], data: bytes, shared: Sequence[Any] = ()) -> bytes:
         """Begins the attempts of a lot. Answers with the results of those that can't begin."""
         lot = decode_lot(data)
+        if shared:
+            ready = given(lot, await asyncio.gather(*(_fetched(one) for one in shared)))
+            if not isinstance(ready, Lot):
+                return encode(LotResult(ready))
+            lot = ready
         deployment_id = lot.handed[0].task.deployment_id
         try:
             known = self._code.known(deployment_id, lot.life)
@@ -79,6 +85,14 @@ class AsyncWorker:
     async def stay(self) -> None:
         """Never returns: the call fails when the process ends, and so its owner hears of it."""
         await asyncio.Event().wait()
+
+
+async def _fetched(reference: Any) -> Any:
+    """What a reference leads to, or the error that stands for it."""
+    try:
+        return await asyncio.wait_for(reference, FETCH_SECONDS)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        return error
 
 
 class Channel:
@@ -180,14 +194,19 @@ class Channel:
                 beats = tuple(Beat(token, heartbeat) for token, heartbeat in self._beats.items())
                 self._beats.clear()
                 messages, self._messages_due = self._messages.take(), False
-                await self._send(encode(Report(self._life, self._worker, finished, beats, messages)))
+                await self._send(Report(self._life, self._worker, finished, beats, messages))
         finally:
             self._delivery = None
 
-    async def _send(self, report: bytes) -> None:
+    async def _send(self, report: Report) -> None:
+        lighter, values = apart(report)
+        arguments: list[Any] = [encode(lighter)]
+        if values:
+            shared = ray.put([None, *buffers(values)])
+            arguments += [[shared], shared]  # the reference to keep, and what it leads to
         for pause in _AGAIN_SECONDS:
             try:
-                await self._owner.report.remote(report)
+                await self._owner.report.remote(*arguments)
             except ray.exceptions.RayError as error:
                 logger.warning("the owner of attempts can't be reached (%s); it is told again in %g s", error, pause)
                 await asyncio.sleep(pause)

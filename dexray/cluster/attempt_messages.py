@@ -35,6 +35,7 @@ class Message(Struct, frozen=True, array_like=True):
 class Handed(Message, frozen=True):
     token: int
     task: AttemptTask
+    needs: tuple[str, ...] = ()  # hashes of large values that it refers to and that come through the object store
 
 
 class Lot(Message, frozen=True):
@@ -45,6 +46,7 @@ class Lot(Message, frozen=True):
     number: int = 0  # of the lot
     may_stay: bool = False  # its Ray task may become a lane
     namespace: str = ""  # of the engine, for clients that handlers make
+    values: dict[str, tuple[int, int]] = {}  # large values by hash: the number of their reference, and an index there
 
 
 class _HandedOut(Message, frozen=True):
@@ -52,6 +54,7 @@ class _HandedOut(Message, frozen=True):
 
     token: int
     task: Raw
+    needs: tuple[str, ...] = ()
 
 
 class _LotOut(Message, frozen=True):
@@ -62,6 +65,7 @@ class _LotOut(Message, frozen=True):
     number: int
     may_stay: bool
     namespace: str
+    values: Mapping[str, tuple[int, int]]
 
 
 class Finished(Message, frozen=True):
@@ -69,10 +73,15 @@ class Finished(Message, frozen=True):
     result: AttemptResult
     seconds: float | None = None  # how long the handler ran, for those that ran
     declined: bool = False  # this worker can't run attempts of this deployment at all
+    values: tuple[str, ...] = ()  # hashes of large values of the result that come beside this message
+    lacking: tuple[str, ...] = ()  # of an attempt that was returned: values that are not in the object store any more
 
 
 class LotResult(Message, frozen=True):
+    """`values`: the hashes of the large values that follow it, in their order (see `shared_values`)."""
+
     finished: tuple[Finished, ...]
+    values: tuple[str, ...] = ()
 
 
 class Beat(Message, frozen=True):
@@ -86,6 +95,7 @@ class Report(Message, frozen=True):
     finished: tuple[Finished, ...] = ()
     beats: tuple[Beat, ...] = ()
     messages: tuple[StreamWrite, ...] = ()  # for Streams, in order
+    values: tuple[str, ...] = ()  # as in LotResult
 
 
 class Question(Message, frozen=True):
@@ -128,10 +138,13 @@ def encode_lot(
     number: int = 0,
     may_stay: bool = False,
     namespace: str = "",
+    values: Mapping[str, tuple[int, int]] | None = None,
+    needs: Mapping[int, tuple[str, ...]] | None = None,
 ) -> bytes:
-    """A `Lot` of encoded tasks by token."""
-    handed = tuple(_HandedOut(token, Raw(task)) for token, task in tasks.items())
-    return _encoder.encode(_LotOut(life, handed, sent_at, announce, number, may_stay, namespace))
+    """A `Lot` of encoded tasks by token; `needs` by token as well."""
+    needs = needs or {}
+    handed = tuple(_HandedOut(token, Raw(task), needs.get(token, ())) for token, task in tasks.items())
+    return _encoder.encode(_LotOut(life, handed, sent_at, announce, number, may_stay, namespace, values or {}))
 
 
 def resource_signature(resources: Mapping[str, Any]) -> bytes:

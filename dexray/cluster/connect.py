@@ -215,6 +215,7 @@ def engine_config(settings: Settings, *, hold: bool = False) -> EngineConfig:
         hold=hold,
         retention=settings.retention * 86400,
         blob_store=settings.blob_store_url,
+        max_value_bytes=settings.max_value_bytes,
         cluster_id=f"{address}/{settings.namespace}/{_session_name()}",
         address=address,
         attribute_stores=settings.attribute_stores,

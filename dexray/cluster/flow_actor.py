@@ -12,7 +12,9 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 import ray
@@ -120,6 +122,7 @@ class FlowActor:
                 active_flows=self._config.flows_per_actor,
                 hold=self._config.hold,
                 sweep_seconds=SWEEP_SECONDS,
+                max_value_bytes=self._config.max_value_bytes,
                 retention=self._config.retention,
                 removes_runs=self._name == flow_actor_name(0),  # which every engine has
                 attribute_stores=self._config.attribute_stores,
@@ -216,9 +219,9 @@ class FlowActor:
 
     # Workers ----------------------------------------------------------------------------------------------------------
 
-    async def report(self, data: bytes) -> None:
+    async def report(self, data: bytes, shared: Sequence[Any] = (), content: Sequence[Any] = ()) -> None:
         if self._attempts is not None:
-            self._attempts.on_report(data)
+            self._attempts.on_report(data, shared, content)
 
     async def canceled(self, data: bytes) -> bytes:
         await self._up()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dexray.cluster.dispatch import Bundle, Kind, Place, Ready
+from dexray.cluster.shared_values import Shared
 from dexray.protocol.attempts import AttemptKey
 
 
@@ -27,6 +28,7 @@ class Handout:
     lot: SentLot | None = None  # None while it waits here
     begun: bool = False  # its worker said so
     canceled: bool = False
+    values: Mapping[str, Shared] = field(default_factory=dict)  # large ones that it needs, in the object store
     detached: bool = False  # it has an actor of its own and is in no lot
 
 

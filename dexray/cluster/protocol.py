@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from dex.values import DEFAULT_LIMIT
 from dex.wire.service import ServiceFailure
 from dexray.settings import AttributeStore, masked
 
@@ -37,6 +38,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     hold: bool = False
     retention: float = 0.0  # seconds
     blob_store: str = ""
+    max_value_bytes: int = DEFAULT_LIMIT
     cluster_id: str
     address: str = ""
     attribute_stores: tuple[AttributeStore, ...] = ()

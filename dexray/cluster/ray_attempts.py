@@ -15,7 +15,9 @@ What is promised to the engine:
 - An attempt that no worker can run (its code does not load, Ray refuses its resources) goes back with the
   reason, and its kind gets no slots for a while.
 
-The owner actor forwards two methods: `async def report(data)` to `on_report` and `async def canceled(data)`
+- Large values go from one attempt to the next by references of Ray (`shared_values`).
+
+The owner actor forwards two methods: `async def report(data, ...)` to `on_report` and `async def canceled(data)`
 to `canceled_keys`. The second is a long poll, one for each attempt that runs longer than a moment, so the
 actor's `max_concurrency` must be far above the number of attempts it can have running.
 """
@@ -26,7 +28,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -54,7 +56,9 @@ from dexray.cluster.handouts import Handout, Lane, SentLot, lost_with
 from dexray.cluster.inbox import Inbox, LongPolls
 from dexray.cluster.lanes import Lanes
 from dexray.cluster.ray_errors import Meaning, RayFailure, failure_of
+from dexray.cluster.shared_values import SharedValues, as_arguments, views, with_values
 from dexray.cluster.worker_task import run_lot
+from dexray.engine.hand_outs import references
 from dexray.protocol.attempts import (
     WORKER_CRASHED,
     AttemptFailed,
@@ -83,6 +87,8 @@ class AttemptSettings:
     crash_slack: float = 0.02  # between Ray's word that a process died and the end of what it had sent by socket
     blocked: float = 5.0  # an async process that is silent for so long when asked gets no more attempts
     kill_slack: float = 2.0  # for a worker to end itself, before Ray is asked to end it
+    shared_bytes: int = 512 * 1024 * 1024  # of large values that are kept in the object store for the next attempts
+    shared_seconds: float = 120.0  # how long one is kept there that nobody asks for
     assume_begun: float = 1.0  # how often lots are looked at of which nothing was heard
 
 
@@ -117,6 +123,7 @@ class RayAttempts(AttemptPort):
         self._pool = AsyncPool(self._settings.dispatch.async_processes, self._inbox.when_ready, self._worker_lost)
         self._detached = DetachedAttempts(self, loop, self._life, owner, namespace, self._inbox)
         self._remotes: dict[bytes, Any] = {}
+        self._values = SharedValues(self._settings.shared_bytes, self._settings.shared_seconds, loop.time)
         self._is_flushing = False
         self._is_notifying = False
         self._polls = LongPolls(loop)
@@ -163,8 +170,12 @@ class RayAttempts(AttemptPort):
         self._dispatch.release((flow_type, step_type), is_async)
         self._slot_is_free()
 
+    def at_hand(self, task: AttemptTask, hashes: Collection[str]) -> frozenset[str]:
+        return frozenset() if task.detached else frozenset(self._values.find(hashes))
+
     def run(self, task: AttemptTask) -> None:
         handout = self._hand_out(task)
+        handout.values = self._values.find(references(task) - task.blobs.keys())
         if self._code.parcel(task.deployment_id, self._life) is not None:
             self._enqueue(handout)
         else:
@@ -247,9 +258,10 @@ class RayAttempts(AttemptPort):
 
     # What workers say -------------------------------------------------------------------------------------------------
 
-    def on_report(self, data: bytes) -> None:
-        """News of running attempts."""
+    def on_report(self, data: bytes, shared: Sequence[Any] = (), content: Sequence[Any] = ()) -> None:
+        """News of running attempts. `content` is what the reference in `shared` leads to: large values of results."""
         report = decode_report(data)
+        values = self._received(shared[0], report.values, content) if report.values else {}
         for message in report.messages:  # of whatever life: they outlive their attempt
             self._sink.stream_written(message)
         if report.life != self._life:
@@ -260,7 +272,14 @@ class RayAttempts(AttemptPort):
                 self._has_begun(handout)
                 self._sink.attempt_heartbeat(handout.key, beat.heartbeat)
         for finished in report.finished:
-            self._finished(finished)
+            self._finished(with_values(finished, values))
+
+    def _received(self, reference: Any, names: Sequence[str], content: Sequence[Any]) -> dict[str, memoryview]:
+        """Large values that came beside results: the next attempts that need them get the reference."""
+        values = views(names, content[1:])
+        self._values.keep(reference, values)
+        self._loop.call_later(self._settings.shared_seconds + 1.0, self._values.trim)
+        return values
 
     async def canceled_keys(self, data: bytes) -> bytes:
         """Which attempts of a question are canceled; those that are no longer known are, too."""
@@ -322,7 +341,7 @@ class RayAttempts(AttemptPort):
             handout.options,
             group=handout.deployment_id,
             size=len(handout.task),
-            alone=handout.kill_after is not None or handout.detached,
+            alone=handout.kill_after is not None or handout.detached or bool(handout.values and not handout.is_async),
         )
         return ready
 
@@ -369,9 +388,12 @@ class RayAttempts(AttemptPort):
             parcel = self._code.parcel(bundle.group, self._life)
             if parcel is None:
                 raise LookupError(f"the code of deployment {bundle.group} was dropped")
-            data = self._encoded(lot, not bundle.short and not bundle.bucket.is_async, may_stay)
+            shared, places = as_arguments(handout.values for handout in bundle.items)
+            data = self._encoded(lot, not bundle.short and not bundle.bucket.is_async, may_stay, places)
             if bundle.bucket.is_async:
-                reference = self._pool.send(lot, parcel, data)
+                reference = self._pool.send(lot, parcel, data, shared)
+            elif shared:
+                reference = self._remote(bundle.items[0]).remote(parcel, data, shared)
             else:
                 reference = self._remote(bundle.items[0]).remote(parcel, data)
         except Exception as error:
@@ -396,9 +418,14 @@ class RayAttempts(AttemptPort):
         else:
             self._loop.call_later(self._settings.assume_begun, self._assume_begun, lot)
 
-    def _encoded(self, lot: SentLot, announce: bool, may_stay: bool) -> bytes:
+    def _encoded(
+        self, lot: SentLot, announce: bool, may_stay: bool, values: Mapping[str, tuple[int, int]] | None = None
+    ) -> bytes:
         tasks = {handout.token: handout.task for handout in lot.bundle.items}
-        return encode_lot(self._life, tasks, time.time(), announce, lot.number, may_stay, self._namespace)
+        needs = {handout.token: tuple(handout.values) for handout in lot.bundle.items if handout.values}
+        return encode_lot(
+            self._life, tasks, time.time(), announce, lot.number, may_stay, self._namespace, values, needs
+        )
 
     def _remote(self, handout: Handout) -> Any:
         key = handout.signature + b"async" if handout.is_async else handout.signature
@@ -417,9 +444,11 @@ class RayAttempts(AttemptPort):
         self._heard_of(lot)
         connected = lot.lane is not None and lot.lane.connection is not None
         last = self._task_over(lot)
-        if isinstance(value, bytes):
-            for finished in decode_result(value).finished:
-                self._finished(finished)
+        if isinstance(value, bytes | list):
+            result = decode_result(value if isinstance(value, bytes) else value[0])
+            values = self._received(lot.reference, result.values, value) if isinstance(value, list) else {}
+            for finished in result.finished:
+                self._finished(with_values(finished, values))
             if lot.worker is None:
                 self._lot_failed(lot, _NO_RESULT)
                 if last is not None:
@@ -500,7 +529,9 @@ class RayAttempts(AttemptPort):
         result: AttemptResult = finished.result
         if finished.seconds is not None:
             self._dispatch.ran(handout.kind, finished.seconds)
-        if isinstance(result, AttemptReturned) and not finished.declined:
+        if finished.lacking:
+            self._values.forget(finished.lacking)
+        elif isinstance(result, AttemptReturned) and not finished.declined:
             self._given_back(handout)
             return
         if finished.declined:

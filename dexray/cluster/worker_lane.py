@@ -39,6 +39,7 @@ from dexray.cluster.lane_wire import (
     decode_from_owner,
     frame,
 )
+from dexray.cluster.shared_values import has_large_values
 
 logger = logging.getLogger("dexray.cluster.worker")
 
@@ -196,6 +197,8 @@ class WorkerLane:
             return result
 
     def _deliver(self, message: Result) -> bool:
+        if has_large_values(message.finished):
+            return False  # Ray shares them
         data = frame(message)
         if len(data) > LIMIT:
             return False

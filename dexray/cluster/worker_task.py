@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,7 @@ from dexray.cluster.attempt_messages import (
 from dexray.cluster.code_store import CodeCache, why_not_loadable
 from dexray.cluster.lot_run import Asked, LotRun, Watchdog
 from dexray.cluster.service import HandlersService
+from dexray.cluster.shared_values import FETCH_SECONDS, apart, buffers, fetch, given
 from dexray.cluster.worker_lane import WorkerLanes
 from dexray.protocol.attempts import (
     WORKER_CRASHED,
@@ -61,10 +62,20 @@ logger = logging.getLogger("dexray.cluster.worker")
 _TRACE_LIMIT = 4096
 
 
-def run_lot(parcel: list[Any], data: bytes) -> bytes:
-    """The function behind all attempts of synchronous handlers, and of asynchronous ones that ask for resources."""
+def run_lot(parcel: list[Any], data: bytes, shared: Sequence[Any] = ()) -> bytes | list[Any]:
+    """The function behind all attempts of synchronous handlers, and of asynchronous ones that ask for resources. Large
+    values come by the references in `shared`, and go back in a list behind the results."""
     with _sigint_ignored():
-        return encode(worker_process.run(parcel, decode_lot(data)))
+        lot: Lot | tuple[Finished, ...] = decode_lot(data)
+        if shared and isinstance(lot, Lot):
+            lot = given(lot, fetch(_get, shared))
+        result = worker_process.run(parcel, lot) if isinstance(lot, Lot) else LotResult(lot)
+        lighter, values = apart(result)
+        return [encode(lighter), *buffers(values)] if values else encode(result)
+
+
+def _get(reference: Any) -> Any:
+    return ray.get(reference, timeout=FETCH_SECONDS)
 
 
 def check_code(parcel: list[Any], deployment_id: str, life: int) -> str:

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -167,6 +168,9 @@ class HandOuts:
         kind = self._kind_of(live, step)
         if kind is not None and task.is_async != kind[2]:  # its options were pinned before the code was deployed anew
             task = replace(task, is_async=kind[2])
+        limit = self._host.settings.max_value_bytes
+        if task.max_value_bytes != limit:
+            task = replace(task, max_value_bytes=limit)
         live.pending.tasks.append((task, step.durability))
         return True
 
@@ -178,7 +182,7 @@ class HandOuts:
         self._host.counters["attempts"] += 1
         self.watch.handed_out(task)
         hashes = references(task)
-        if hashes:
+        if hashes and hashes - self._port.at_hand(task, hashes):
             self._host.spawn(self._run_with_blobs(live, task, hashes))
         else:
             self._port.run(task)
@@ -198,8 +202,13 @@ class HandOuts:
         return frozenset(adopted)
 
     async def _run_with_blobs(self, live: LiveFlow, task: AttemptTask, hashes: set[str]) -> None:
+        blobs: dict[str, bytes] = {}
+        lost = ""
         try:
-            blobs, lost = await self._host.read(lambda: read_blobs(self._host.journal, hashes))
+            # What was at hand may not be any more when the rest has been read.
+            while not lost and (rest := hashes - blobs.keys() - self._port.at_hand(task, hashes)):
+                read, lost = await self._host.read(partial(read_blobs, self._host.journal, rest))
+                blobs.update(read)
         except Exception as error:
             logger.exception("Flow %r: the large values of an attempt can't be read", live.flow_id)
             self.release(task)

@@ -337,6 +337,7 @@ class RpcDesk:
                 timeout=max(0.0, call.until - _now()),
                 now=self._host.clock.now(),
             )
+            task = replace(task, max_value_bytes=self._host.settings.max_value_bytes)
             task = await self._with_blobs(call, task)
             reserved = False
             result = await self._out_and_back(call, task, until)
@@ -376,13 +377,13 @@ class RpcDesk:
         if not hashes:
             return task
         given = {name: data for name, data in call.request.blobs.items() if name in hashes}
-        wanted = hashes - given.keys()
-        journal = self._host.journal
-        read, lost = await requests.look_up(self._host, partial(read_blobs, journal, wanted)) if wanted else ({}, "")
-        if lost:
-            flow_id = call.request.flow_id
-            raise ServiceError("DATA_LOSS", f"Flow {flow_id!r}, {call.what}: values that it reads are lost: {lost}")
-        return replace(task, blobs={**given, **read})
+        while wanted := hashes - given.keys() - self._port.at_hand(task, hashes):
+            read, lost = await requests.look_up(self._host, partial(read_blobs, self._host.journal, wanted))
+            if lost:
+                flow_id = call.request.flow_id
+                raise ServiceError("DATA_LOSS", f"Flow {flow_id!r}, {call.what}: values that it reads are lost: {lost}")
+            given.update(read)
+        return replace(task, blobs=given)
 
     # Locks ------------------------------------------------------------------------------------------------------------
 

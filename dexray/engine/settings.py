@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dex.values import DEFAULT_LIMIT
 from dexray.settings import AttributeStore
 
 
@@ -18,10 +19,10 @@ class HostSettings:
     which a worker must take an RPC, or it is refused. longest_poll: seconds that one request may wait for something to
     come; the client asks again. hold: requests are answered, and no attempt is handed out. sweep_seconds: how often the
     owner looks in the database for Flows of its own that have work to do and that it does not know of (0: never): a
-    former life of it that was believed dead may have started some after it looked first. retention: seconds for which
-    closed runs are kept, 0 for good. removes_runs: this owner is the one that removes runs whose time is over, whoever
-    owns them. attribute_stores: the tables that Attributes are synced to; default_attribute_stores: those of Flows
-    whose FlowConfig names none."""
+    former life of it that was believed dead may have started some after it looked first. max_value_bytes: the
+    largest value that a handler may give, encoded. retention: seconds for which closed runs are kept, 0 for good.
+    removes_runs: this owner is the one that removes runs whose time is over, whoever owns them. attribute_stores:
+    the tables that Attributes are synced to; default_attribute_stores: those of Flows whose FlowConfig names none."""
 
     checkpoint_records: int = 200
     checkpoint_bytes: int = 256 * 1024
@@ -34,6 +35,7 @@ class HostSettings:
     longest_poll: float = 60.0
     hold: bool = False
     sweep_seconds: float = 0.0
+    max_value_bytes: int = DEFAULT_LIMIT
     retention: float = 0.0
     removes_runs: bool = False
     attribute_stores: tuple[AttributeStore, ...] = ()

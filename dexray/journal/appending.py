@@ -21,6 +21,8 @@ from dexray.journal.verdicts import Standing, judge
 BLOBS = "blobs"
 """The lock between those who refer to blobs and the one who frees them."""
 
+ASK_FROM = 1 << 20  # bytes of a blob
+
 RUNNING = "RUNNING"  # the status of a run until a record changes it
 
 
@@ -137,12 +139,22 @@ class Appender:
         # reference to it is seen.
         self._database.hold(connection, BLOBS, shared=True)
         if staged is None:
-            self._insert_blobs.many(connection, [(digest, len(body), body) for _, digest, body in rows])
+            known = self._large_and_known(connection, rows)
+            new = [(digest, len(body), body) for _, digest, body in rows if digest not in known]
+            self._insert_blobs.many(connection, new)
         else:
-            new = [(digest, len(body), staged.names[digest]) for _, digest, body in rows if digest in staged.names]
-            self._insert_blobs.many(connection, [(digest, size, b"") for digest, size, _ in new])
-            self._insert_places.many(connection, [(digest, staged.store, name) for digest, _, name in new])
+            placed = [(digest, len(body), staged.names[digest]) for _, digest, body in rows if digest in staged.names]
+            self._insert_blobs.many(connection, [(digest, size, b"") for digest, size, _ in placed])
+            self._insert_places.many(connection, [(digest, staged.store, name) for digest, _, name in placed])
         self._insert_refs.many(connection, [(run_id, digest) for run_id, digest, _ in rows])
+
+    def _large_and_known(self, connection: Connection, rows: Sequence[tuple[str, str, bytes]]) -> set[str]:
+        """Large ones that are there already: to hand them to the database, only for it to leave them aside, would take
+        longer than to ask. They can't go away any more before this transaction ends."""
+        large = {digest for _, digest, body in rows if len(body) >= ASK_FROM}
+        if not large:
+            return set()
+        return {digest for (digest,) in self._known.rows(connection, (self._database.ids(large),))}
 
     def _answers(self, connection: Connection, batch: Sequence[Append]) -> set[tuple[str, str]]:
         requests = {(request.flow_id, request.request_id) for record in batch for request in record.requests}

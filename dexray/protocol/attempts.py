@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from dex.values import DEFAULT_LIMIT
 from dex.wire.specs import StepSpec
 from dexray.protocol.subflows import SubFlowSpec
 
@@ -77,6 +78,7 @@ class AttemptTask(Wire, frozen=True, kw_only=True):
     blobs: dict[str, bytes] = {}
     resources: dict[str, Any] = {}
     is_async: bool = False
+    max_value_bytes: int = DEFAULT_LIMIT  # of each value that the handler gives
     kill_after: float | None = None  # seconds from a cancel or timeout until its process is killed; None: never
     detached: bool = False  # survives the owner that hands it out; the next one adopts it
 

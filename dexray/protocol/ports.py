@@ -7,6 +7,7 @@ another owner's goes to a `Router`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from dex.wire.service import AnswerT, Request
@@ -45,8 +46,13 @@ class AttemptPort(Protocol):
     def release(self, flow_type: str, step_type: str, is_async: bool) -> None:
         """Gives a reserved slot back without a run."""
 
+    def at_hand(self, task: AttemptTask, hashes: Collection[str]) -> frozenset[str]:
+        """Which large values, of those that the task refers to, the port brings to it by itself if it is run now."""
+        return frozenset()
+
     def run(self, task: AttemptTask) -> None:
-        """Runs a reserved attempt whose start is recorded. The slot is free again when it has finished."""
+        """Runs a reserved attempt whose start is recorded. The slot is free again when it has finished. What it refers
+        to and does not carry was `at_hand` just before."""
 
     def adopt(self, task: AttemptTask) -> bool:
         """Takes over a detached attempt that a former owner of its Flow had handed out. It ends as one that was run

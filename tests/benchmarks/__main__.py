@@ -22,6 +22,7 @@ import ray
 import dexray
 from dex import AsyncClient, AttributeMatch, Registry
 from dexray.settings import masked
+from tests.benchmarks.blobs import large_value_measures
 from tests.benchmarks.control import LAPS, control_measures
 from tests.benchmarks.flows import Chain, FanOut, PingPong, ping, pong_count
 from tests.benchmarks.rpc import LEDGER, rpc_measures
@@ -145,6 +146,7 @@ async def main(scale: float, database: str) -> dict[str, dict[str, float]]:
                 *control_measures(client, scale),
                 *subflow_measures(client, scale),
                 *stream_measures(client, scale),
+                *large_value_measures(scale),
             ]
             for name, measure in measures:
                 figures[name] = await measure()

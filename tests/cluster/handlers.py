@@ -102,6 +102,16 @@ class Big(Step[int]):
         return graceful_complete("x" * input)
 
 
+class Measures(Step[str]):
+    def execute(self, context: Context, input: str) -> StepDecision:
+        return graceful_complete(len(input))
+
+
+class AsyncMeasures(Step[str]):
+    async def execute(self, context: AsyncContext, input: str) -> StepDecision:
+        return graceful_complete(len(input))
+
+
 class AsyncEcho(Step[float]):
     async def execute(self, context: AsyncContext, input: float) -> StepDecision:
         await asyncio.sleep(input)
@@ -145,6 +155,8 @@ class Handlers(Flow[int]):
             Dies(),
             Interrupted(),
             Big(),
+            Measures(),
+            AsyncMeasures(),
             AsyncEcho(),
             AsyncListens(),
             AsyncBeats(),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pickle
 import time
 from collections import deque
 from typing import Any
@@ -13,6 +15,11 @@ from dexray.cluster.code_store import CodeStore
 from dexray.cluster.ray_attempts import AttemptSettings, RayAttempts
 from dexray.protocol.attempts import AttemptKey, AttemptResult, AttemptTask, Heartbeat
 from dexray.protocol.streams import StreamWrite
+
+
+@ray.remote(max_retries=0)
+def _gone() -> None:
+    os._exit(1)
 
 
 class Owner:
@@ -57,9 +64,9 @@ class Owner:
 
     # Forwarded by a FlowActor
 
-    async def report(self, data: bytes) -> None:
+    async def report(self, data: bytes, shared: Any = (), content: Any = ()) -> None:
         assert self.attempts is not None
-        self.attempts.on_report(data)
+        self.attempts.on_report(data, shared, content)
 
     async def canceled(self, data: bytes) -> bytes:
         assert self.attempts is not None
@@ -103,6 +110,20 @@ class Owner:
                 self.attempts.run(task)
 
     # For tests
+
+    async def share(self, digest: str, body: bytes) -> None:
+        """Keeps a large value as if an attempt had given it."""
+        assert self.attempts is not None
+        self.attempts._values.keep(ray.put([None, pickle.PickleBuffer(body)]), {digest: memoryview(body)})
+
+    async def lose(self, digest: str) -> None:
+        """From now on the reference leads to an error, as it does when the object is gone."""
+        assert self.attempts is not None
+        self.attempts._values.keep(_gone.remote(), {digest: memoryview(b"")})
+
+    async def at_hand(self, digest: str) -> bool:
+        assert self.attempts is not None
+        return bool(self.attempts._values.find([digest]))
 
     async def adopt(self, task: AttemptTask) -> None:
         assert self.attempts is not None

@@ -26,6 +26,7 @@ from dexray.protocol.attempts import (
     AttemptTask,
     Heartbeat,
 )
+from dexray.protocol.ports import AttemptPort
 from dexray.protocol.streams import StreamWrite
 from tests.simulation.generate import Dice, text
 from tests.simulation.kernel import Process, SimClock
@@ -120,7 +121,7 @@ class Wire:
         self._next()
 
 
-class Port:
+class Port(AttemptPort):
     """The workers of one life, as an AttemptPort. Each attempt has its token, and its fate."""
 
     def __init__(self, life: Life, slots: int) -> None:

@@ -233,6 +233,9 @@ def test_a_set_of_objects_can_be_read_with_a_type_only() -> None:
         np.array(["2026-05-01"], dtype="M8[D]"),
         np.array([5], dtype="m8[ms]"),
         np.array([1.5], dtype=np.float16),
+        np.array([(1, b"x"), (2, b"y")], dtype=[("a", "<i8"), ("b", "S1")]),
+        np.zeros(3, dtype=np.dtype([("a", "u1"), ("b", "<f8", (2, 2))], align=True)),
+        np.zeros((4, 4), dtype=[("a", [("x", "<i2"), ("y", "<i2")])])[::2, 1:],
     ],
     ids=lambda array: f"{array.dtype}{array.shape}",
 )
@@ -267,7 +270,10 @@ def test_a_declared_dtype_is_checked() -> None:
         registry.encode(np.zeros(2, dtype=np.int64), NDArray[np.float64], where="v")
 
 
-@pytest.mark.parametrize("array", [np.array([object()]), np.zeros(2, dtype=[("a", int)]), np.ma.masked_array([1])])
+@pytest.mark.parametrize(
+    "array",
+    [np.array([object()]), np.zeros(2, dtype=[("a", object)]), np.ma.masked_array([1]), np.zeros(2).view(np.recarray)],
+)
 def test_numpy_arrays_whose_bytes_are_not_their_values_are_refused(array: Any) -> None:
     with pytest.raises(ValueMappingError, match="v: "):
         CodecRegistry().encode(array, np.ndarray, where="v")

@@ -12,11 +12,12 @@ Everything a Flow keeps goes through here: inputs, Attributes, messages, outputs
    notebook changes nothing.
 
 What can be stored: None, bool, int (64 bits), float (NaN and infinities too), str, bytes, Decimal, datetime
-(aware with its zone and fold, and naive), date, time, timedelta, UUID, Path, Enum, list, tuple, set,
-frozenset, dict with any keys, dataclass, NamedTuple, TypedDict, pydantic model, numpy scalar and array; in
-hints also Optional, Union, Literal, Sequence, Mapping, Annotated, NewType, generic and recursive classes, and
-Any. Members of a Union are told apart by type, and where their data looks alike by the name of their class.
-Under Any, and where there is no hint, objects are written with all their fields and read as dicts.
+(aware with its zone and fold, and naive), date, time, timedelta, UUID, Path, Enum, list, tuple, set, frozenset,
+dict with any keys, dataclass, NamedTuple, TypedDict, pydantic model, numpy scalar and array, Arrow table and
+record batch; in hints also Optional, Union, Literal, Sequence, Mapping, Annotated, NewType, generic and
+recursive classes, and Any. Members of a Union are told apart by type, and where their data looks alike by the
+name of their class. Under Any, and where there is no hint, objects are written with all their fields and read
+as dicts.
 
 Everything else needs a `Codec`, given to the `CodecRegistry`.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
-from dex.values import _numpy
+from dex.values import _arrow, _numpy
 from dex.values._containers import (
     dict_node,
     either_node,
@@ -132,6 +132,8 @@ class _Session:
             return literal_node(arguments, lambda kind: self.compile(kind, place))
         if _numpy.is_array_type(origin or hint):
             return _numpy.array_node(hint)
+        if _arrow.kind_of(hint):
+            return _arrow.node(hint)
         return self._container(hint, origin or hint, arguments, place) or self._class(
             hint, origin or hint, arguments, place
         )

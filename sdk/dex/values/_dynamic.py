@@ -14,9 +14,9 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from dex.values import _numpy
+from dex.values import _arrow, _numpy
 from dex.values._containers import each, pairs
-from dex.values._format import ENUM, FROZENSET, MAP, NDARRAY, NUMPY_SCALAR, OBJECT, SET, TUPLE, Tree, marker_of
+from dex.values._format import ARROW, ENUM, FROZENSET, MAP, NDARRAY, NUMPY_SCALAR, OBJECT, SET, TUPLE, Tree, marker_of
 from dex.values._node import Node, Write
 from dex.values._refusal import Refused, bad_data, shown, type_name
 from dex.values._scalars import NATIVE_PATH, SCALARS
@@ -59,6 +59,8 @@ class DynamicWriter:
             found = _numpy.write_array
         if found is None and _numpy.is_scalar_type(kind):
             found = _numpy.write_scalar
+        if found is None and _arrow.kind_of(kind):
+            found = _arrow.write
         if found is None:
             raise Refused(f"a value of type {type_name(kind)} can't be stored: {_way_out(kind)}")
         self._writers[kind] = found
@@ -132,6 +134,8 @@ def plain(tree: Tree) -> Any:
         return _numpy.read_array(tree)
     if marker is NUMPY_SCALAR:
         return _numpy.read_scalar(tree)
+    if marker is ARROW:
+        return _arrow.read(tree)
     raise bad_data("a value", tree)
 
 

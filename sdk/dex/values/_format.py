@@ -8,6 +8,9 @@ A payload depends on the value alone, and can be read without knowing its type:
   is `[TUPLE, 1, 2]`. Nothing is packed twice that way, and depth is bounded by the parser and not by our
   recursion. A user can't forge a marker: only this package makes extension types, and it makes none out of
   users' values.
+- The memory of a large array or table is no part of the msgpack, which would copy it again and again. It follows
+  behind, and the tree says where (`Segment`): a payload with segments opens with an extension FRAMED, which tells how
+  long the msgpack is. It is written with one copy and read with none, wherever it lies.
 - A payload kept elsewhere is an extension of its own, BLOB (`blobs`), which no value encodes to.
 
 Numbers here are in databases: they are never given a new meaning. An unknown one is refused by name, for it
@@ -34,7 +37,16 @@ TIME: Final = 4
 TIMEDELTA: Final = 5
 UUID: Final = 6
 PATH: Final = 7
+SEGMENT: Final = 125  # its place behind the msgpack: offset and length
+FRAMED: Final = 126  # opens a payload with segments: the length of the msgpack
 BLOB: Final = 127
+
+SEGMENT_FROM: Final = 1 << 20
+"""Bytes from which on the memory of an array or a table is a segment."""
+
+_FRAME: Final = bytes((0xD7, FRAMED))  # an extension of 8 bytes
+_FRAME_LENGTH: Final = 2 + 8
+_ALIGNMENT: Final = 64
 
 KEEP_PACKER_BELOW: Final = 1 << 20
 
@@ -61,8 +73,11 @@ OBJECT: Final = Marker(20, "object")  # [OBJECT, name of the class, what it is e
 ENUM: Final = Marker(21, "enum")  # [ENUM, name of the class, name of the member, its value]
 NDARRAY: Final = Marker(22, "numpy array")  # [NDARRAY, dtype, shape, bytes in C order]
 NUMPY_SCALAR: Final = Marker(23, "numpy scalar")  # [NUMPY_SCALAR, dtype, bytes]
+ARROW: Final = Marker(24, "Arrow table")  # [ARROW, "Table" or "RecordBatch", an IPC stream]
 
-MARKERS: Final = {marker.code: marker for marker in (TUPLE, SET, FROZENSET, MAP, OBJECT, ENUM, NDARRAY, NUMPY_SCALAR)}
+MARKERS: Final = {
+    marker.code: marker for marker in (TUPLE, SET, FROZENSET, MAP, OBJECT, ENUM, NDARRAY, NUMPY_SCALAR, ARROW)
+}
 
 
 def marker_of(tree: Tree) -> Marker | None:
@@ -70,6 +85,20 @@ def marker_of(tree: Tree) -> Marker | None:
     if type(tree) is list and tree and type(tree[0]) is Marker:
         return tree[0]
     return None
+
+
+class Segment:
+    """Memory that is to follow behind the msgpack. In a tree that was read it is a memoryview, read-only."""
+
+    __slots__ = ("memory",)
+
+    def __init__(self, memory: memoryview) -> None:
+        self.memory = memory
+
+
+def memory_tree(memory: memoryview) -> Tree:
+    """Bytes in a tree, as a segment where that is worth it."""
+    return Segment(memory) if memory.nbytes >= SEGMENT_FROM else memory
 
 
 def extension(code: int, body: bytes) -> Any:
@@ -85,23 +114,38 @@ class Packing:
 
     def __init__(self, scalars: dict[int, Callable[[bytes], Any]]) -> None:
         self._scalars = scalars
-        self._spare: list[Any] = []
+        self._spare: list[_Packer] = []
 
     def pack(self, tree: Tree) -> bytes:
         try:
             packer = self._spare.pop()
         except IndexError:
-            packer = msgpack.Packer(strict_types=True)
+            packer = _Packer()
         try:
-            payload: bytes = packer.pack(tree)
+            payload = packer.pack(tree)
         except (UnicodeEncodeError, ValueError, OverflowError) as error:
             raise _unpackable(tree, error) from None
+        segments = packer.take_segments()
         if len(payload) <= KEEP_PACKER_BELOW:
             self._spare.append(packer)
-        return payload
+        return _framed(payload, segments) if segments else payload
 
-    def unpack(self, payload: bytes) -> Tree:
-        return msgpack.unpackb(payload, ext_hook=self._extension)
+    def unpack(self, payload: bytes | memoryview) -> Tree:
+        if payload[:2] != _FRAME:
+            return msgpack.unpackb(payload, ext_hook=self._extension)
+        view = memoryview(payload).toreadonly()
+        end = _FRAME_LENGTH + int.from_bytes(view[2:_FRAME_LENGTH], "big")
+        segments = view[_aligned(end) :]
+
+        def extension(code: int, body: bytes) -> Any:
+            if code != SEGMENT:
+                return self._extension(code, body)
+            offset, length = int.from_bytes(body[:8], "big"), int.from_bytes(body[8:], "big")
+            if offset + length > len(segments):
+                raise Refused(f"the value is damaged: it ends before a segment of {length} bytes")
+            return segments[offset : offset + length]
+
+        return msgpack.unpackb(view[_FRAME_LENGTH:end], ext_hook=extension)
 
     def _extension(self, code: int, body: bytes) -> Any:
         marker = MARKERS.get(code)
@@ -115,6 +159,47 @@ class Packing:
                 else f"unknown extension type {code}: written by a newer release of dex, or damaged"
             )
         return read(body)
+
+
+class _Packer:
+    """A msgpack packer, and the segments that it met."""
+
+    __slots__ = ("_end", "_packer", "_segments")
+
+    def __init__(self) -> None:
+        self._packer = msgpack.Packer(strict_types=True, default=self._segment)
+        self._segments: list[memoryview] = []
+        self._end = 0
+
+    def pack(self, tree: Tree) -> bytes:
+        payload: bytes = self._packer.pack(tree)
+        return payload
+
+    def take_segments(self) -> list[memoryview]:
+        segments, self._segments, self._end = self._segments, [], 0
+        return segments
+
+    def _segment(self, value: Any) -> Any:
+        if type(value) is not Segment:
+            raise TypeError(f"can not serialize {type(value)!r} object")
+        memory = value.memory
+        place = self._end.to_bytes(8, "big") + memory.nbytes.to_bytes(8, "big")
+        self._segments.append(memory)
+        self._end = _aligned(self._end + memory.nbytes)
+        return msgpack.ExtType(SEGMENT, place)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT
+
+
+def _framed(head: bytes, segments: list[memoryview]) -> bytes:
+    parts: list[bytes | memoryview] = [_FRAME, len(head).to_bytes(8, "big"), head]
+    size = _FRAME_LENGTH + len(head)
+    for memory in segments:
+        parts += [bytes(_aligned(size) - size), memory]
+        size = _aligned(size) + memory.nbytes
+    return b"".join(parts)
 
 
 def _unpackable(tree: Tree, error: Exception) -> Exception:

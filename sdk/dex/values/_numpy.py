@@ -1,16 +1,19 @@
 """numpy arrays and scalars: dtype, shape and the bytes in C order. numpy is imported only where such a value is.
 
-An array is written without a copy where its memory is in that order already, and read into memory of its own,
-writable. Arrays of objects and of records are refused: their bytes are not their values.
+An array is written without a copy where its memory is in that order already. A small one is read into memory of its
+own, writable. One of a megabyte or more is read where it lies, which may be memory that other processes read as well:
+it is read-only, whatever way it came, and who wants to change it makes a copy (`array.copy()`).
+Arrays of objects are refused: their bytes are not their values.
 """
 
 from __future__ import annotations
 
+import ast
 import math
 import sys
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
-from dex.values._format import NDARRAY, NUMPY_SCALAR, Tree, marker_of
+from dex.values._format import NDARRAY, NUMPY_SCALAR, Tree, marker_of, memory_tree
 from dex.values._node import Node
 from dex.values._refusal import Refused, bad_data, type_name, wrong_type
 
@@ -45,16 +48,29 @@ def _checked(dtype: Any) -> str:
     return text
 
 
+def _array_dtype(dtype: Any) -> str:
+    """As `_checked`; a dtype with fields is told by the text of its description, as in npy files."""
+    if dtype.fields is None:
+        return _checked(dtype)
+    import numpy as np
+
+    if dtype.hasobject or dtype.itemsize == 0:
+        raise Refused(
+            f"numpy dtype {dtype} has no stored form: its fields must be numbers, bools, times or fixed-width text"
+        )
+    return repr(np.lib.format.dtype_to_descr(dtype))
+
+
 def write_array(value: Any) -> Tree:
     import numpy as np
 
     if type(value) is not np.ndarray:
         raise wrong_type("numpy.ndarray", value, np.ndarray)
-    dtype = _checked(value.dtype)
+    dtype = _array_dtype(value.dtype)
     if value.size == 0:
         return [NDARRAY.extension, dtype, list(value.shape), b""]
     memory = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
-    return [NDARRAY.extension, dtype, list(value.shape), memory]
+    return [NDARRAY.extension, dtype, list(value.shape), memory_tree(memory)]
 
 
 def read_array(tree: Tree) -> Any:
@@ -62,14 +78,18 @@ def read_array(tree: Tree) -> Any:
         raise bad_data("numpy.ndarray", tree)
     _, text, shape, data = tree
     dtype = _dtype(text)
-    if type(shape) is not list or any(type(n) is not int or n < 0 for n in shape) or type(data) is not bytes:
+    is_shape = type(shape) is list and not any(type(n) is not int or n < 0 for n in shape)
+    if not is_shape or type(data) not in (bytes, memoryview):
         raise Refused("the stored array is damaged: its shape or data has the wrong type")
     if math.prod(shape) * dtype.itemsize != len(data):
         raise Refused(f"the stored array is damaged: {len(data)} bytes for shape {tuple(shape)} of {dtype}")
     import numpy as np
 
     try:
-        return np.frombuffer(bytearray(data), dtype=dtype).reshape(shape) if data else np.empty(shape, dtype=dtype)
+        if not data:
+            return np.empty(shape, dtype=dtype)
+        memory = data if type(data) is memoryview else bytearray(data)
+        return np.frombuffer(memory, dtype=dtype).reshape(shape)
     except ValueError as error:
         raise Refused(f"the stored array is damaged: {error}") from None
 
@@ -97,7 +117,13 @@ def _dtype(text: Any) -> np.dtype[Any]:
     if type(text) is not str:
         raise bad_data("the name of a dtype", text)
     try:
+        if text.startswith("["):
+            fields: np.dtype[Any] = np.lib.format.descr_to_dtype(ast.literal_eval(text))
+            _array_dtype(fields)
+            return fields
         dtype: np.dtype[Any] = np.dtype(text)
+    except Refused:
+        raise
     except Exception as error:
         raise Refused(f"numpy has no dtype {text[:40]!r}: {error}") from None
     _checked(dtype)
@@ -133,7 +159,7 @@ def array_node(hint: Any) -> Node:
         dtype = None if element is None or _is_abstract(element) else np.dtype(element)
         try:
             array = np.array(data, dtype=dtype)
-            _checked(array.dtype)
+            _array_dtype(array.dtype)
         except (ValueError, TypeError) as error:
             raise Refused(f"expected nested arrays of numbers: {error}") from None
         return checked(array)

@@ -2,8 +2,8 @@
 
 What JSON has no form for is an object with one tag: {"$decimal": "1.20"}, {"$bytes": "aGk="}, {"$datetime":
 "2026-05-01T10:00:00+00:00"}. Tuples are arrays, objects are objects, an Enum member is its value.
-`CodecRegistry.decode_json` takes all these forms back. Arrays of numpy are summed up, and a value kept apart
-is shown by its reference.
+`CodecRegistry.decode_json` takes all these forms back. Arrays of numpy and Arrow tables are summed up, and
+a value kept apart is shown by its reference.
 """
 
 from __future__ import annotations
@@ -16,8 +16,21 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from dex.values import _numpy
-from dex.values._format import ENUM, FROZENSET, MAP, NDARRAY, NUMPY_SCALAR, OBJECT, SET, TUPLE, Marker, Packing, Tree
+from dex.values import _arrow, _numpy
+from dex.values._format import (
+    ARROW,
+    ENUM,
+    FROZENSET,
+    MAP,
+    NDARRAY,
+    NUMPY_SCALAR,
+    OBJECT,
+    SET,
+    TUPLE,
+    Marker,
+    Packing,
+    Tree,
+)
 from dex.values._refusal import Refused, bad_data, failure
 from dex.values._scalars import NATIVE_PATH, READERS, datetime_from_text, zoned_text
 from dex.values.blobs import reference_of, referenced_size
@@ -87,7 +100,17 @@ def _marked(marker: Marker, parts: list[Tree]) -> Any:
         value = _numpy.read_scalar([marker, *parts]).item() if _numpy.loaded() else "?"
         shown = _SCALARS[type(value)](value) if type(value) in _SCALARS else value
         return {"$numpy": {"dtype": parts[0], "value": shown if type(shown) in _JSON else str(shown)}}
+    if marker is ARROW and len(parts) == 2:
+        return {"$arrow": _table(marker, parts)}
     raise Refused(f"a {marker} of {len(parts)} parts")
+
+
+def _table(marker: Marker, parts: list[Tree]) -> dict[str, Any]:
+    summary: dict[str, Any] = {"kind": parts[0], "bytes": len(parts[1])}
+    if _arrow.loaded():
+        table = _arrow.read([marker, *parts])
+        summary |= {"rows": table.num_rows, "columns": {field.name: str(field.type) for field in table.schema}}
+    return summary
 
 
 def _array(marker: Marker, parts: list[Tree]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class CodecRegistry:
             raise too_large(len(payload), limit, where)
         return payload
 
-    def decode(self, payload: bytes, type_hint: Any, *, where: str) -> Any:
+    def decode(self, payload: bytes | memoryview, type_hint: Any, *, where: str) -> Any:
         """The value in a payload, as the declared type; under `Any` plain data. ValueMappingError if it can't be."""
         node = self._compiler.node(type_hint, where)
         try:
