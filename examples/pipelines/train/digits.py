@@ -1,6 +1,7 @@
 """The data and the networks: plain scikit-learn, which knows nothing of Flows.
 
 Everything here depends on its arguments alone. That makes a training that was resumed end as one that was not.
+scikit-learn is imported where it is used: what only answers an RPC, or decides who goes on, needs none of it.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.neural_network import MLPClassifier
 
 from examples.pipelines.files import write_whole
+
+if TYPE_CHECKING:
+    from sklearn.neural_network import MLPClassifier
 
 PARTS = {"train": slice(0, 1_000), "choose": slice(1_000, 1_400), "test": slice(1_400, None)}
 """What networks learn from; by what they are chosen; what nobody has looked at until the end."""
@@ -41,6 +43,8 @@ class Digits:
 
     def prepare(self, path: Path) -> int:
         """Writes the data, scaled and shuffled, to a file: how many pictures there are."""
+        from sklearn.datasets import load_digits
+
         digits: Any = load_digits()
         order = np.random.default_rng(7).permutation(len(digits.target))
         pictures, labels = (digits.data / 16.0)[order], digits.target[order]
@@ -58,6 +62,8 @@ class Digits:
             return arrays["pictures"][PARTS[part]], arrays["labels"][PARTS[part]]
 
     def begin(self, candidate: Candidate) -> MLPClassifier:
+        from sklearn.neural_network import MLPClassifier
+
         return MLPClassifier((candidate.hidden,), learning_rate_init=candidate.rate, random_state=candidate.number)
 
     def epoch(self, candidate: Candidate, network: MLPClassifier, pictures: Any, labels: Any) -> None:
@@ -70,6 +76,5 @@ def save(network: MLPClassifier, path: Path) -> None:
 
 def load(path: Path) -> MLPClassifier:
     """A network that we saved. What others can write must not be read like this: unpickling runs code."""
-    network = pickle.loads(path.read_bytes())
-    assert isinstance(network, MLPClassifier)
+    network: MLPClassifier = pickle.loads(path.read_bytes())
     return network

@@ -8,8 +8,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-
-from sklearn.neural_network import MLPClassifier
+from typing import TYPE_CHECKING
 
 from dex import (
     Attribute,
@@ -40,6 +39,9 @@ from dex import (
 )
 from examples.pipelines.train.digits import Candidate, Digits, candidates, load, save
 from examples.pipelines.train.models import Card, Models
+
+if TYPE_CHECKING:
+    from sklearn.neural_network import MLPClassifier
 
 
 @dataclass(frozen=True)
