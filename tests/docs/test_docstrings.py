@@ -104,8 +104,8 @@ def test_its_fields_and_members_are_told(package: str, name: str) -> None:
 
 
 def is_told(member: str, text: str) -> bool:
-    """By its name, or by a part of it behind or before "…" that stands for several."""
-    if re.search(rf"(?<!\w){member}(?!\w)", text):
+    """As in `name: what it is`, or by a part of it behind or before "…" that stands for several."""
+    if re.search(rf"(?<!\w){member}(:|,| needs| \()", text):
         return True
     parts = member.split("_")
     endings = {f"…_{'_'.join(parts[i:])}" for i in range(1, len(parts))}
@@ -123,7 +123,7 @@ def _literals_below_members(thing: type) -> str:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
     ]
-    return " ".join(told)
+    return " ".join(f"{name}:" for name in told)
 
 
 @pytest.mark.parametrize(("package", "name"), EXPORTS)

@@ -88,9 +88,10 @@ class StepExecutionId:
 class TimeTravelOptions:
     """Where a new run of a Flow begins anew.
 
-    HISTORY_EVENT_TIME needs history_event_time (aware); STEP_TYPE needs step_type; STEP_EXECUTION_ID needs
-    step_execution_id and step_method. skip_writes_reapply: leave out what came from outside after that point. reason:
-    kept with the new run. Raises ValueError when what the type needs is missing, or something else is given.
+    type: what kind of point it is. history_event_time (aware), step_type, step_execution_id, step_method: what the type
+    needs, and no more: HISTORY_EVENT_TIME the first, STEP_TYPE the second, STEP_EXECUTION_ID the last two.
+    skip_writes_reapply: leave out what came from outside after that point. reason: kept with the new run.
+    Raises ValueError when what the type needs is missing, or something else is given.
     """
 
     type: TimeTravelType
