@@ -78,7 +78,7 @@ def test_the_tests_of_a_page_pass(page: Path, pytester: pytest.Pytester) -> None
         "-s",
     )
     outcomes = result.parseoutcomes()
-    assert set(outcomes) == {"passed"}, outcomes
+    assert set(outcomes) - {"warnings"} == {"passed"}, outcomes  # whatever the modules around it warn of
     assert outcomes["passed"] >= sum(len(re.findall(r"^(?:async )?def test_", code, flags=re.M)) for code in examples)
     for block, output in itertools.pairwise(blocks):
         if output.mark == "output":
