@@ -375,3 +375,21 @@ async def test_a_fork_whose_past_is_removed_meanwhile_does_not_begin(rig: Rig) -
         await one.call(request)
     assert code_of(refused.value) == "NOT_FOUND"
     assert rig.runs("f") == []
+
+
+@virtual
+async def test_a_history_that_is_removed_before_its_page_is_read_is_no_empty_one(rig: Rig) -> None:
+    rig.script = by_step(First=lambda task: done(complete()))
+    one = await rig.host(flow(step("First")))
+    run_id = await one.start("f")
+    await one.result("f")
+    original = one.journal.inner.records
+
+    def records(*arguments: Any) -> Any:
+        one.journal.inner.remove_run(run_id)
+        return original(*arguments)
+
+    one.journal.inner.records = records
+    with pytest.raises(ServiceError) as gone:
+        await one.history("f", run_id=run_id)
+    assert code_of(gone.value) == "NOT_FOUND"
