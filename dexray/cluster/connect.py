@@ -210,6 +210,7 @@ def engine_config(settings: Settings, *, hold: bool = False) -> EngineConfig:
         max_flow_actors=max(most, settings.flow_actors),
         flows_per_actor=settings.flows_per_actor,
         lease_seconds=settings.lease_seconds,
+        frozen_seconds=settings.frozen_seconds,
         idle_flows=settings.idle_flows,
         drain_seconds=settings.drain_seconds,
         hold=hold,

@@ -60,6 +60,7 @@ NODES_EVERY = 1.9  # seconds, at least, between looks for nodes that are being r
 GROW_AFTER = 5  # looks in a row that have to find long-lived Flows sharing
 DYING = 4.0  # seconds that the holder of the lease may go on when its cluster was killed
 SHARE = 0.001  # of the resource that marks the nodes of the engine: one unit is room for all its actors
+PING_SECONDS = 5.0
 ACTOR_PATIENCE = 30.0  # seconds for a FlowActor that is being started again to take a call
 
 
@@ -77,6 +78,7 @@ class Directory:
         self._loads: dict[str, ActorLoad] = {}
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._heard: dict[str, float] = {}  # when each FlowActor last answered a ping, on the monotonic clock
         self._sharing = 0
         self._growing = asyncio.Lock()
         self._deploying = asyncio.Lock()
@@ -321,12 +323,30 @@ class Directory:
                         logger.error("the database was taken over by %s: this engine ends", leases.describe(found))
                         self._end(f"the database was taken over by {leases.describe(found)}")
                         return
-                await self._look()
+                await asyncio.gather(self._look(), self._look_for_frozen())
                 if time.monotonic() - looked_at_nodes > NODES_EVERY:
                     looked_at_nodes = time.monotonic()
                     await self._leaving.look({name: load.node for name, load in self._loads.items()})
             except Exception:
                 logger.exception("a look at the FlowActors failed")
+
+    async def _look_for_frozen(self) -> None:
+        """A process that is stopped, or stuck where Ray does not look, holds its Flows and says nothing. Ray starts it
+        again, which fences what wakes up.
+        """
+        names = list(self._actors)
+        patience = min(PING_SECONDS, self._config.frozen_seconds / 2)
+        pings = [asyncio.wait_for(_awaitable(self._actors[name].ping.remote()), patience) for name in names]
+        replies = await asyncio.gather(*pings, return_exceptions=True)
+        now = time.monotonic()
+        for name, reply in zip(names, replies, strict=True):
+            if reply is True:
+                self._heard[name] = now
+            elif not isinstance(reply, TimeoutError):
+                self._heard.pop(name, None)  # it is gone, which Ray sees to
+            elif now - self._heard.get(name, now) > self._config.frozen_seconds:
+                logger.error("%s has not answered for %g s and is started again", name, now - self._heard.pop(name))
+                ray.kill(self._actors[name], no_restart=False)
 
     async def _look(self) -> None:
         names = list(self._actors)

@@ -33,6 +33,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     max_flow_actors: int
     flows_per_actor: int
     lease_seconds: float
+    frozen_seconds: float = 60.0
     idle_flows: int
     drain_seconds: float = 5.0
     hold: bool = False

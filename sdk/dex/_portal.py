@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import os
 import threading
@@ -58,14 +59,17 @@ class Portal:
         """
         self._check_process()
         call: _Call[T] = _Call(functools.partial(function, *args, **kwargs))
-        # Under the lock, so that nothing is put into a loop that close() has already told to stop: it would never run.
-        with self._lock:
-            loop = self._open_loop()
-            loop.call_soon_threadsafe(call.begin)
+        loop: asyncio.AbstractEventLoop | None = None
         try:
+            # Under the lock: nothing is put into a loop that close() has already told to stop, it would never run.
+            with self._lock:
+                loop = self._open_loop()
+                loop.call_soon_threadsafe(call.begin)
             call.wait()
         except BaseException:
-            loop.call_soon_threadsafe(call.cancel)
+            if loop is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: so has the call ended
+                    loop.call_soon_threadsafe(call.cancel)
             raise
         try:
             return call.outcome()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import ray
 import dexray
 from dex import Client, Registry
 from dexray.cluster.protocol import flow_actor_name
-from dexray.journal import open_journal
+from dexray.journal import Journal, JournalUnavailable, open_journal
 from tests.cluster.engines import Engines
 from tests.cluster.kill_flows import Job, KillFlow, token
 from tests.cluster.nodes import until
@@ -38,9 +39,8 @@ def test_a_thawed_owner_commits_nothing_hands_out_nothing_and_lets_go(engines: E
         first.start_flow(flow, flow_id, Job(str(effects), 1, 0.05))
     until(lambda: count_lines(effects) > FLOWS // 4, "the Steps do not run")
     stale = engines.load(STALE)
-    os.kill(stale.pid, signal.SIGSTOP)
     try:
-        journal = open_journal(str(engines.database))
+        journal = freeze_outside_a_commit(stale.pid, engines)
         taken = journal.reassign(STALE, HEIR, FLOWS)
         assert len(taken) > FLOWS // 4, "it had too little for a test"
         ray.get(ray.get_actor(HEIR, namespace=engines.namespace).adopt.remote(), timeout=60)
@@ -61,6 +61,37 @@ def test_a_thawed_owner_commits_nothing_hands_out_nothing_and_lets_go(engines: E
         journal.close()
     finally:
         os.kill(stale.pid, signal.SIGCONT)
+
+
+def test_an_owner_that_stays_frozen_is_started_again_and_its_flows_go_on(engines: Engines, tmp_path: Path) -> None:
+    flow = KillFlow()
+    client = engines.connect(Registry([flow]), flow_actors=2, max_flow_actors=2, frozen_seconds=3, request_timeout=120)
+    effects = tmp_path / "effects"
+    effects.mkdir()
+    flow_ids = [f"flow-{number}" for number in range(FLOWS)]
+    for flow_id in flow_ids:
+        client.start_flow(flow, flow_id, Job(str(effects), 1, 0.05))
+    until(lambda: count_lines(effects) > FLOWS // 4, "the Steps do not run")
+    frozen = engines.load(STALE)
+    assert frozen.active > 0
+    os.kill(frozen.pid, signal.SIGSTOP)
+    for flow_id in flow_ids:
+        client.publish(flow_id, token, f"for-{flow_id}")
+    for flow_id in flow_ids:
+        check_flow(client, flow_id, effects, got=f"for-{flow_id}")
+    assert engines.load(STALE).pid != frozen.pid
+
+
+def freeze_outside_a_commit(pid: int, engines: Engines) -> Journal:
+    """On SQLite, a process that is frozen in the middle of a commit keeps the others waiting until it is killed."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            open_journal(str(engines.database), patience=2.0).close()
+            return open_journal(str(engines.database))
+        except JournalUnavailable:
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.02)
 
 
 def was_interrupted(client: Client, flow_id: str) -> bool:
