@@ -23,7 +23,7 @@ from dexray.journal import Journal, open_journal
 from dexray.journal.interface import Append
 from dexray.testing import InProcessEngine, VirtualClock, VirtualLoop
 from tests.benchmarks.soak.audit import audit
-from tests.benchmarks.soak.evidence import Effect, Evidence, Row, Run, read_all
+from tests.benchmarks.soak.evidence import Effect, Evidence, Row, Run, read_all, write_evidence
 from tests.benchmarks.soak.flows import EFFECTS, LETTERS, PARENT, REGISTRY, Letters, letter
 from tests.benchmarks.soak.plan import KINDS, plan_of
 from tests.benchmarks.soak.producer import Producer
@@ -286,6 +286,20 @@ def test_what_is_false_is_found(falsify: Callable[[Evidence], None], kind: str) 
     evidence = a_story()
     falsify(evidence)
     assert kind in found_in(evidence)
+
+
+def test_what_was_found_is_kept_with_the_history_of_the_flow(tmp_path: Path) -> None:
+    evidence = a_story()
+    commit_with_an_old_epoch(evidence)
+    logs = tmp_path / "ray" / "session_2026" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_text("it was me")
+    write_evidence(tmp_path, evidence, found := audit(evidence, least=1))
+    assert (tmp_path / "violations").read_text().splitlines() == found.violations
+    kept = (tmp_path / "journal.jsonl").read_text()
+    assert FLOW in kept
+    assert '["StepCompleted/1", "Collect-1"' in kept
+    assert (tmp_path / "logs" / "session_2026" / "raylet.out").read_text() == "it was me"
 
 
 def test_a_soak_that_does_too_little_does_not_pass() -> None:
