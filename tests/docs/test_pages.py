@@ -71,6 +71,8 @@ def test_the_tests_of_a_page_pass(page: Path, pytester: pytest.Pytester) -> None
         "-p",
         "no:cacheprovider",
         "--strict-markers",
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",  # whoever reads docstrings has imported the plugin
         "-o",
         "asyncio_mode=auto",
         "-o",
