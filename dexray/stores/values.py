@@ -123,8 +123,8 @@ def _untagged(value: dict[str, Any]) -> Any:
             case "$numpy":
                 inner = content["value"]
                 return _untagged(inner) if isinstance(inner, dict) else inner
-            case "$ndarray":
-                raise Misfit("arrays of numpy have no form in a table")
+            case "$ndarray" | "$arrow":
+                raise Misfit("arrays of numpy and tables of Arrow have no form in a column")
             case "$blob":
                 raise Misfit("its value is not there any more")
     return value

@@ -23,6 +23,7 @@ from dex.wire.service import (
     Request,
     StepDescription,
     StopFlow,
+    StoreDescription,
 )
 from tests.cli.conftest import Engine, Shell, shell
 from tests.cli.flows import NOTES, FragileFlow, Order, PriceFlow, approval_flow
@@ -200,6 +201,10 @@ def test_show_tells_why_a_flow_is_parked(monkeypatch: pytest.MonkeyPatch) -> Non
         steps=(step,),
         problem="no code is deployed for Flow type Shop",
         owner="flow-actor-1",
+        attribute_stores=(
+            StoreDescription(name="reports"),
+            StoreDescription(name="shop", behind_since=1.0, problem="there is no table orders"),
+        ),
     )
 
     class Service:
@@ -218,8 +223,10 @@ def test_show_tells_why_a_flow_is_parked(monkeypatch: pytest.MonkeyPatch) -> Non
         "flow-actor-1",
         "Buy-1 runs attempt 4 of execute, since 1970-01-01T00:00:01+00:00; attempt 3 failed with shop.Closed: no.",
         "running execute",
+        "there is no table orders",
     ):
         assert text in shown
+    assert "reports" not in shown  # is up to date
     data = dexray("flow", "show", "x", "--json").data
     assert [event["number"] for event in data["events"]] == [1, 2]
     assert data["steps"][0]["since"] == "1970-01-01T00:00:01.000+00:00"
