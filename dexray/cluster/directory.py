@@ -215,6 +215,21 @@ class Directory:
 
     # Work -------------------------------------------------------------------------------------------------------------
 
+    async def heir_of(self, flow_id: str) -> str:
+        """The owner of a Flow. One that is not in the pool is replaced by one that is."""
+        if self._starting is not None:
+            await asyncio.shield(self._starting)
+        journal = self._journal
+        assert journal is not None
+        least = min(self._loads.values(), key=lambda load: load.active).name
+        while True:
+            run = await self._patiently(lambda: journal.current_run(flow_id))
+            if run is None or run.owner in self._actors:
+                return run.owner if run is not None else least
+            if await self._patiently(partial(journal.move, run.run_id, run.owner, least)):
+                logger.info("Flow %r of %s now belongs to %s", flow_id, run.owner, least)
+                await self._tell(least, "adopt")
+
     async def view(self) -> bytes:
         return self._view()
 

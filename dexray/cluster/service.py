@@ -65,11 +65,25 @@ class ClusterService:
                 case Failed(failure=failure):
                     raise ServiceError.of(failure)
                 case Elsewhere(owner=owner):
-                    if all(load.name != owner for load in self._view.actors):
+                    if not self._is_there(owner):
                         await self._refresh()
+                        if not self._is_there(owner):
+                            owner = await self._heir_of(request.flow_id)
                 case _:
                     raise ServiceError("INTERNAL", f"FlowActor {owner} answered {type(reply).__name__}")
         raise ServiceError("UNAVAILABLE", f"Flow {request.flow_id!r} is changing its owner; repeat")
+
+    def _is_there(self, owner: str) -> bool:
+        return any(load.name == owner for load in self._view.actors)
+
+    async def _heir_of(self, flow_id: str) -> str:
+        """The owner of a Flow whose owner is not in the pool any more: the pool was once larger, or another cluster's.
+        Open Flows are moved when an engine begins, closed ones when somebody asks for them.
+        """
+        try:
+            return str(await asyncio.wait_for(_awaitable(self._directory.heir_of.remote(flow_id)), 10.0))
+        except (RayError, TimeoutError) as error:
+            raise ServiceError("UNAVAILABLE", f"the Directory does not answer: {_one_line(error)}") from error
 
     async def close(self) -> None:
         if self._refreshing is not None:

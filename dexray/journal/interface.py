@@ -240,6 +240,11 @@ class Journal(Protocol):
         returns Flow IDs.
         """
 
+    def move(self, run_id: str, from_owner: str, to_owner: str) -> bool:
+        """Moves one run, open or closed, from one owner to another, raising its epoch. False: it was not that owner's
+        any more."""
+        ...
+
     def current_run(self, flow_id: str) -> RunRow | None: ...
 
     def find_run(self, run_id: str) -> RunRow | None: ...

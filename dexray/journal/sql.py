@@ -141,6 +141,14 @@ class SqlJournal(Journal):
 
         return self._database.write(work)
 
+    def move(self, run_id: str, from_owner: str, to_owner: str) -> bool:
+        statement = (
+            update(runs)
+            .where(runs.c.run_id == run_id, runs.c.owner == from_owner)
+            .values(owner=to_owner, epoch=runs.c.epoch + 1)
+        )
+        return self._database.write(lambda connection: connection.execute(statement).rowcount == 1)
+
     # Runs
 
     def current_run(self, flow_id: str) -> RunRow | None:

@@ -21,7 +21,9 @@ from dex import (
     DexServiceError,
     Flow,
     FlowDefinitionError,
+    IdReusePolicy,
     Registry,
+    StartFlowOptions,
     Step,
     StepDecision,
     StepList,
@@ -315,3 +317,30 @@ class TestTheNextCluster:
             Client(registry, client._client._service).start_flow(slow, "f", Work(0.0))  # type: ignore[arg-type]
         client.start_flow(echo, "after", 1)
         assert result_of(client, "after", int) == 2
+
+
+# Owners that are gone -------------------------------------------------------------------------------------------------
+
+
+def test_flows_that_closed_under_an_owner_which_is_not_there_any_more_can_be_read_started_again_and_deleted(
+    engines: Engines,
+) -> None:
+    """The next engine has fewer FlowActors."""
+    client = engines.connect(registry, flow_actors=2, max_flow_actors=2)
+    flow_ids = [f"closed-{number}" for number in range(6)]
+    for flow_id in flow_ids:
+        client.start_flow(echo, flow_id, 1)
+        client.wait_for_flow(flow_id)
+    owned = [flow_id for flow_id in flow_ids if client.describe(flow_id).owner == "flow-actor-1"]
+    assert len(owned) >= 3
+    engines.next_cluster()
+    client = engines.connect(registry, flow_actors=1, max_flow_actors=1, request_timeout=20)
+    assert engines.flow_actors() == ["flow-actor-0"]
+    assert client.wait_for_flow(owned[0]).single_output(int) == 2
+    assert [event.kind for event in client.history(owned[0])][-1] == "FlowClosed"
+    client.start_flow(echo, owned[1], 10, StartFlowOptions(id_reuse_policy=IdReusePolicy.ALLOW_IF_NOT_RUNNING))
+    assert client.wait_for_flow(owned[1]).single_output(int) == 11
+    client.delete_flow(owned[2])
+    with pytest.raises(DexServiceError, match="NOT_FOUND"):
+        client.describe(owned[2])
+    assert client.describe(owned[0]).owner == "flow-actor-0"

@@ -285,6 +285,16 @@ class TestOwners:
         assert moved is not None
         assert (moved.owner, moved.epoch) == ("new", 2)
 
+    def test_one_run_moves_open_or_closed_and_only_from_its_owner(self, journal: Journal) -> None:
+        journal.append([start("a", owner="old"), start("closed", "c", owner="old", change=RunChange(closed_at=1.0))])
+        for run_id in ("a", "closed"):
+            assert journal.move(run_id, "old", "new") is True
+            assert journal.move(run_id, "old", "another") is False
+            moved = journal.find_run(run_id)
+            assert moved is not None
+            assert (moved.owner, moved.epoch) == ("new", 2)
+        assert journal.move("ghost", "old", "new") is False
+
     def test_runs_are_not_reassigned_to_the_owner_they_have(self, journal: Journal) -> None:
         with pytest.raises(ValueError, match="host-1"):
             journal.reassign("host-1", "host-1", 10)

@@ -239,6 +239,16 @@ class MemoryJournal(Journal):
                 tap.owned("", run.run_id, run.epoch)
         return [run.flow_id for run in moved]
 
+    def move(self, run_id: str, from_owner: str, to_owner: str) -> bool:
+        run = self.database.runs.get(run_id)
+        if run is None or run.owner != from_owner:
+            return False
+        run.owner = to_owner
+        run.epoch += 1
+        for tap in self.database.taps:
+            tap.owned("", run.run_id, run.epoch)
+        return True
+
     # Runs
 
     def current_run(self, flow_id: str) -> RunRow | None:
