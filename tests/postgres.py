@@ -179,9 +179,12 @@ class PostgresServer:
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             subprocess.run([installed / "postgres", "--version"], check=True, user=self._user, capture_output=True)
             return installed
-        shutil.copytree(installed.parent, self.folder / "pg", symlinks=True)
-        subprocess.run(["chmod", "-R", "a+rX", self.folder / "pg"], check=True)
-        return self.folder / "pg" / "bin"
+        package = installed.parent.parent
+        ours = self.folder / "pg"  # the binaries look for their libraries beside their package
+        for part in (installed.parent, package.with_name(f"{package.name}.libs")):
+            shutil.copytree(part, ours / part.relative_to(package.parent), symlinks=True, copy_function=_link_or_copy)
+        subprocess.run(["chmod", "-R", "a+rX", ours], check=True)
+        return ours / installed.relative_to(package.parent)
 
 
 @contextlib.contextmanager
@@ -192,6 +195,13 @@ def durable_server() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.close()
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
 
 
 def _installed() -> Path:
