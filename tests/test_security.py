@@ -60,6 +60,8 @@ def code_from_bytes(module: ast.Module) -> Iterator[str]:
 UNPICKLES = {
     # A deployment: put into the database by whoever called `connect(registry)`, loaded by workers.
     "dexray/attempts/code.py": {"import pickle", "import cloudpickle", "pickle.Unpickler", "unpickler.load"},
+    # PickleBuffer alone: how bytes are handed to Ray's object store without a copy. It loads nothing.
+    "dexray/cluster/shared_values.py": {"import pickle"},
 }
 
 
