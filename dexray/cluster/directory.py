@@ -74,6 +74,7 @@ class Directory:
         self._journal: Journal | None = None
         self._blocking = BlockingThread("dexray-directory-journal")
         self._holder = leases.this_process(config.cluster_id, address=config.address, namespace=config.namespace)
+        self._has_lease = False
         self._actors: dict[str, Any] = {}
         self._loads: dict[str, ActorLoad] = {}
         self._starting: asyncio.Task[None] | None = None
@@ -157,6 +158,7 @@ class Directory:
         while True:
             found = await self._acquire(journal)
             if found.holder == self._holder:
+                self._has_lease = True
                 return
             # A process that was killed with its cluster may be seen for a moment longer.
             patience = min(DYING, self._config.lease_seconds) if leases.is_alive(found) else self._config.lease_seconds
@@ -301,7 +303,7 @@ class Directory:
         for actor in self._actors.values():
             ray.kill(actor, no_restart=True)
         journal = self._journal
-        if journal is not None:
+        if journal is not None and self._has_lease:
             try:
                 await self._blocking(lambda: journal.release_lease(leases.LEASE, self._holder))
             except JournalUnavailable as error:
