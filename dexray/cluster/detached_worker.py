@@ -26,6 +26,7 @@ logger = logging.getLogger("dexray.cluster.worker")
 
 UNATTENDED = 3600.0  # seconds without an owner after which a detached attempt stops, or its result is thrown away
 ASK_EVERY = 5.0
+RETURNED_SECONDS = 60.0  # for the owner of an attempt that could not begin to end the actor
 
 
 def name_of(key: AttemptKey) -> str:
@@ -87,6 +88,8 @@ class DetachedAttempt:
 
     def _linger(self) -> None:
         """An owner kills this process when the result is durable. When it forgets to, nobody wants the result."""
+        if self._run is None:  # it could not begin; the answer that says so has to get out first
+            time.sleep(RETURNED_SECONDS)
         unheard_since = time.monotonic()
         while self._run is not None and self._key is not None and time.monotonic() - unheard_since < UNATTENDED:
             time.sleep(ASK_EVERY)

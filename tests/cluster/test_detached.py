@@ -36,7 +36,13 @@ from dex.step import StepOutput, heartbeat
 from dexray.attempts.code import pack_registry
 from dexray.cluster.detached_worker import name_of
 from dexray.cluster.protocol import flow_actor_name
-from dexray.protocol.attempts import STARTED_ATTEMPT_INTERRUPTED, AttemptFailed, AttemptKey, AttemptTask
+from dexray.protocol.attempts import (
+    STARTED_ATTEMPT_INTERRUPTED,
+    AttemptFailed,
+    AttemptKey,
+    AttemptReturned,
+    AttemptTask,
+)
 from tests.cluster.engines import Engines
 from tests.cluster.handlers import make_registry
 from tests.cluster.owner import Owner
@@ -192,6 +198,18 @@ def test_one_whose_process_is_gone_was_interrupted(make_owner: Callable[[], Owne
     assert isinstance(result, AttemptFailed)
     assert result.kind == STARTED_ATTEMPT_INTERRUPTED
     second.wait_no_slots()
+
+
+def test_one_whose_code_does_not_load_goes_back_without_having_run(make_owner: Callable[[], OwnerHandle]) -> None:
+    owner = make_owner()
+    owner.add_code("broken", b"no code at all")
+    for number in range(3):  # an actor that ends too early answers by its death, now and then
+        task = replace_key(owner.task("Quick", number, detached=True, deployment_id="broken"))
+        (result,) = owner.outcome(task)
+        assert isinstance(result, AttemptReturned), result
+        assert "can't be loaded" in result.reason
+        owner.settled(task.key)
+        until(lambda task=task: not is_there(owner.ray, task.key), "the process stays")
 
 
 def test_one_that_dies_by_itself_has_crashed(make_owner: Callable[[], OwnerHandle]) -> None:
