@@ -59,6 +59,11 @@ class Nodes:
     def address(self) -> str:
         return str(self._cluster.address)
 
+    @property
+    def environ(self) -> dict[str, str]:
+        """For a process that is to join: Ray asks for a token when this process has had an embedded Ray before."""
+        return {name: value for name, value in os.environ.items() if name == "RAY_AUTH_MODE"}
+
     def add(self, engine: bool = False) -> Any:
         with _unnoted():
             return self._cluster.add_node(num_cpus=1, resources={ENGINE: 1} if engine else {})

@@ -121,7 +121,7 @@ def test_a_new_cluster_goes_on_when_the_head_is_lost_with_all_nodes_and_the_driv
     script.write_text(Path(kill_flows.__file__).read_text() + DRIVER)
     with Nodes(workers=0) as nodes:
         arguments = [str(script), url, nodes.address, NAMESPACE, str(effects), str(FLOWS)]
-        with Program(arguments, tmp_path) as driver:
+        with Program(arguments, tmp_path, nodes.environ) as driver:
             started = [driver.line() for _ in range(FLOWS)]
             until(lambda: count_lines(effects) > FLOWS, "the Steps do not run")
             psutil.Process(driver.process.pid).suspend()
