@@ -126,7 +126,7 @@ class RpcDesk:
     async def invoke(self, live: LiveFlow, request: InvokeRpc) -> RpcAnswer:
         """Serves a request once, however often it comes while it is under way."""
         name = (request.flow_id, request.request_id)
-        if name not in self._calls and not request.fresh:
+        if name not in self._calls:
             known = await requests.known_answer(self._host, live, request, RpcAnswer)
             if known is not None:
                 return replace(known, blobs=await requests.attach_blobs(self._host, live, [known.output]))

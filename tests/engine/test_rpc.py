@@ -75,6 +75,20 @@ async def test_a_handler_sees_only_what_is_durable(rig: Rig) -> None:
     await writing
 
 
+@pytest.mark.statement("D8")
+@virtual
+async def test_a_call_that_comes_after_its_repeat_runs_no_handler_and_has_the_answer_of_the_repeat(rig: Rig) -> None:
+    """Else the handler would run again over what it has done itself, and its outside effects would be there twice."""
+    host = await begun(rig)
+    repeat = invoke(host, request_id="r", fresh=False)
+    await settle()
+    (task,) = host.port.ran
+    host.port.finish(task.key, WROTE)
+    first = await repeat
+    assert (await invoke(host, request_id="r", fresh=True)).output == first.output
+    assert host.port.ran == [task]
+
+
 @virtual
 async def test_what_became_durable_while_a_snapshot_waited_is_not_in_it(rig: Rig) -> None:
     """A Flow that is written to all the time keeps no RPC waiting for a quiet moment."""
