@@ -161,6 +161,9 @@ class Settings:
     lease_seconds: float = _spec(10.0, _number(1.0), "how long a silent engine keeps its database to itself")
     frozen_seconds: float = _spec(60.0, _number(3.0), "how long a FlowActor may be silent before it is started again")
     drain_seconds: float = _spec(5.0, _number(0.0), "how long an orderly end waits for attempts that run")
+    worker_output: bool = _spec(
+        True, lambda value: _flag(value), "with an embedded Ray: show here what handlers print and log, on workers"
+    )
     hold: bool = _spec(False, lambda value: _flag(value), "an embedded engine answers, and starts no attempts")
     idle_flows: int = _spec(2000, _count(1), "Flows that only wait which a FlowActor keeps in memory")
     retention: float = _spec(

@@ -11,6 +11,7 @@ its first lines name the exception that started a chain.
 
 from __future__ import annotations
 
+import logging
 import traceback
 from types import TracebackType
 
@@ -24,6 +25,8 @@ from dexray.protocol.attempts import (
     AttemptFailed,
     AttemptTask,
 )
+
+logger = logging.getLogger("dexray.attempts")
 
 TYPE_LIMIT = 256
 DETAIL_LIMIT = 1024
@@ -74,6 +77,17 @@ def timeout_failure(task: AttemptTask, late: str = "") -> AttemptFailed:
 def canceled_failure(task: AttemptTask) -> AttemptFailed:
     """The failure of an attempt whose handler stopped because it was asked to."""
     return AttemptFailed(error_type=CANCELED, detail=f"{_name(task)} was canceled")
+
+
+def log_failure(task: AttemptTask, failure: AttemptFailed) -> None:
+    """A warning of the logger "dexray.attempts", with the trace. Nothing of an attempt that was asked to stop, and
+    nothing of an RPC: its caller has the error.
+    """
+    if failure.error_type == CANCELED or task.key.method == RPC:
+        return
+    where = f"Flow {task.key.flow_id!r} ({task.flow_type}): {_name(task)}"
+    trace = f"\n{failure.trace.rstrip()}" if failure.trace else ""
+    logger.warning("%s failed with %s: %s%s", where, failure.error_type, failure.detail, trace)
 
 
 def _name(task: AttemptTask) -> str:

@@ -51,7 +51,7 @@ def open_service(place: Place) -> Iterator[FlowService]:
 
     with _entering():
         # One that was started to be asked ends with the answer: attempts that it began would be interrupted.
-        engine = dexray.open_service(**place.arguments(), hold=True)
+        engine = dexray.open_service(**place.arguments(), hold=True, worker_output=False)
     try:
         yield engine.service
     finally:
@@ -65,7 +65,7 @@ def connect(registry: Registry, place: Place, **settings: Any) -> Iterator[Clien
     import dexray
 
     with _entering():
-        client = dexray.connect(registry, **place.arguments(), **settings)
+        client = dexray.connect(registry, **place.arguments(), worker_output=False, **settings)
     try:
         yield client
     finally:

@@ -25,3 +25,11 @@ Who ends, and what follows
 - The cluster: the next one on the same database takes its lease, its deployments and its Flows over.
 - The program that started an embedded Ray: the kernel ends Ray with it.
 """
+
+import os
+import sys
+
+if "ray" not in sys.modules:
+    # Ray reads this as it is imported. Its default folds lines of several workers into one when only numbers differ,
+    # and Flows print such lines: "order 7 is paid", "order 8 is paid".
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")

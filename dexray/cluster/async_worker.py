@@ -145,7 +145,7 @@ class Channel:
         self._finished.append(
             Finished(
                 token,
-                with_worker(result, self._worker),
+                with_worker(task, result, self._worker),
                 time.monotonic() - began,
                 declined=isinstance(result, AttemptReturned),
             )

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -68,7 +69,10 @@ class FlowActor:
         self._has_ended = False
         context = ray.get_runtime_context()
         self._node = str(context.get_node_id())
-        if context.was_current_actor_reconstructed:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # it is Ray that calls what Ray deprecates
+            has_begun_before = context.was_current_actor_reconstructed
+        if has_begun_before:
             # The engine began in a former life of this actor, and nobody calls: it goes on with its Flows by itself.
             # Ray may refuse a call to an actor that is still coming up; then the Directory's next look begins.
             self._may_begin.set()

@@ -108,7 +108,7 @@ class RaySession:
         self._embedded = address == "local"
         common: dict[str, Any] = {
             "namespace": settings.namespace,
-            "log_to_driver": False,
+            "log_to_driver": self._embedded and settings.worker_output,
             "logging_level": logging.WARNING,
         }
         if self._embedded:

@@ -29,6 +29,7 @@ import ray
 from dex._runtime import served_by
 from dex.registry import Registry
 from dex.wire.service import FlowService
+from dexray.attempts.failures import log_failure
 from dexray.attempts.reporter import SteadyTime
 from dexray.attempts.runner import run_async, run_sync
 from dexray.cluster.attempt_messages import (
@@ -170,7 +171,7 @@ def _attempt(task: AttemptTask, registry: Registry, run: LotRun, worker: str) ->
             result = run_sync(task, registry, LotReporter(run))
     except BaseException as error:
         result = runner_failure(task, error)
-    return with_worker(result, worker)
+    return with_worker(task, result, worker)
 
 
 async def _cancelable(task: AttemptTask, registry: Registry, run: LotRun) -> AttemptResult:
@@ -196,11 +197,12 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> N
         loop.call_soon_threadsafe(call)
 
 
-def with_worker(result: AttemptResult, worker: str) -> AttemptResult:
-    """A failure tells where it happened."""
-    if isinstance(result, AttemptFailed) and not result.worker:
-        return msgspec.structs.replace(result, worker=worker)
-    return result
+def with_worker(task: AttemptTask, result: AttemptResult, worker: str) -> AttemptResult:
+    """A failure tells where it happened, and is logged here: whoever looks for the reason looks at the output first."""
+    if not isinstance(result, AttemptFailed):
+        return result
+    log_failure(task, result)
+    return result if result.worker else msgspec.structs.replace(result, worker=worker)
 
 
 def runner_failure(task: AttemptTask, error: BaseException) -> AttemptFailed:

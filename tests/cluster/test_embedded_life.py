@@ -147,3 +147,67 @@ class TestOtherEnds:
         running.wait_gone()
         assert running.stderr.count("Traceback") == 1
         assert running.stderr.strip().endswith("LookupError: mine")
+
+
+TALKING = """
+import logging
+import sys
+
+import dexray
+from dex import AsyncContext, Context, Flow, Registry, RetryPolicy, Step, StepDecision, StepList, StepOptions, go_to
+
+class Pays(Step[int]):
+    def execute(self, context: Context, input: int) -> StepDecision:
+        print(f"order {input} is paid")
+        logging.getLogger("shop").warning("order %s was dear", input)
+        return go_to(Ships, input)
+
+class Ships(Step[int]):
+    async def execute(self, context: AsyncContext, input: int) -> StepDecision:
+        print(f"order {input} is on its way")
+        return go_to(Breaks, input)
+
+class Breaks(Step[int]):
+    def get_step_options(self) -> StepOptions:
+        return StepOptions(execute_retry=RetryPolicy(maximum_attempts=1))
+
+    def execute(self, context: Context, input: int) -> StepDecision:
+        raise LookupError(f"no parcel for {input}")
+
+class Order(Flow[int]):
+    def get_steps(self) -> StepList[int]:
+        return StepList.start_step(Pays()).other_steps(Ships(), Breaks())
+
+order = Order()
+registry = Registry([order], allow_async_handlers=True)
+with dexray.connect(registry, address="local", worker_output=WORKER_OUTPUT) as client:
+    for number in range(3):
+        client.start_flow(order, f"order-{number}", number)
+    for number in range(3):
+        assert client.wait_for_flow(f"order-{number}").status.name == "FAILED"
+    print("all have ended", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_what_handlers_print_and_why_they_fail_is_shown_where_the_embedded_engine_was_started(
+    tmp_path: Path, shows: bool
+) -> None:
+    """Each line of each worker, none folded with another's. Of the engine itself there is nothing to see."""
+    script = tmp_path / "talking.py"
+    script.write_text(TALKING.replace("WORKER_OUTPUT", str(shows)))
+    said = {f"order {number} is {what}" for number in range(3) for what in ("paid", "on its way")}
+    with Program([str(script)], tmp_path, {"DEXRAY_HOME": str(tmp_path / "home")}) as program:
+        lines = [program.line() for _ in range(1 + len(said) * shows)]
+        if not shows:
+            assert lines == ["all have ended"]
+            assert "no parcel" not in program.stderr
+            return
+        assert {text for text in said if any(text in line for line in lines)} == said, lines
+        for number in range(3):
+            wait_until(lambda number=number: f"LookupError: no parcel for {number}\n" in program.stderr)  # type: ignore[misc]
+            wait_until(lambda number=number: f"order {number} was dear\n" in program.stderr)  # type: ignore[misc]
+            told = f"Flow 'order-{number}' (Order): execute of Breaks-1 (attempt 1) failed with builtins.LookupError"
+            assert program.stderr.count(told) == 1
+        assert "Deprecat" not in program.stderr, program.stderr
