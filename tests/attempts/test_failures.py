@@ -25,7 +25,8 @@ from dexray.attempts.failures import (
     failure_of,
     log_failure,
 )
-from dexray.protocol.attempts import HANDLER_ERROR, INVALID_RESULT, AttemptFailed, AttemptKey, AttemptTask
+from dexray.protocol.attempts import HANDLER_ERROR, INVALID_RESULT, AttemptFailed
+from tests.attempts.build import task_for
 
 pytestmark = pytest.mark.statement("D15")
 
@@ -205,32 +206,18 @@ def test_mistakes_of_the_flow_have_a_kind_of_their_own() -> None:
     assert failure_of(InvalidStepResultError("F", "S", "execute", "x")).kind == INVALID_RESULT
 
 
-def attempt_of(method: str, step_type: str = "Ships") -> AttemptTask:
-    return AttemptTask(
-        key=AttemptKey("order-7", "run", f"{step_type}-1", method, 3),
-        flow_type="Order",
-        step_type=step_type,
-        deployment_id="d",
-        from_step_execution_id="",
-        input=b"",
-        timeout=10.0,
-        heartbeat_timeout=0.0,
-        first_attempt_at=0.0,
-    )
-
-
 def test_a_failed_attempt_is_logged_with_all_that_names_it_and_its_trace(caplog: pytest.LogCaptureFixture) -> None:
-    log_failure(attempt_of("execute"), failure_of(raised(LookupError("no parcel, 100 %s"))))
+    log_failure(task_for("Order", "Ships", attempt=3), failure_of(raised(LookupError("no parcel, 100 %s"))))
     (record,) = caplog.records
     first, *trace = record.getMessage().splitlines()
     assert (record.name, record.levelname) == ("dexray.attempts", "WARNING")
     assert first == (
-        "Flow 'order-7' (Order): execute of Ships-1 (attempt 3) failed with builtins.LookupError: no parcel, 100 %s"
+        "Flow 'flow' (Order): execute of Ships-1 (attempt 3) failed with builtins.LookupError: no parcel, 100 %s"
     )
     assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", "LookupError: no parcel, 100 %s")
 
 
 def test_an_attempt_that_was_asked_to_stop_and_an_rpc_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    log_failure(attempt_of("execute"), canceled_failure(attempt_of("execute")))
-    log_failure(attempt_of("rpc", "__rpc/ask"), failure_of(raised(LookupError("its caller is told"))))
+    log_failure(task_for("Order", "Ships", attempt=3), canceled_failure(task_for("Order", "Ships", attempt=3)))
+    log_failure(task_for("Order", "__rpc/ask", method="rpc"), failure_of(raised(LookupError("its caller is told"))))
     assert caplog.records == []
