@@ -93,12 +93,13 @@ async def confirm(host: FlowHost, live: LiveFlow) -> None:
 
 async def look_up(host: FlowHost, call: Callable[[], T], blocking: Blocking | None = None) -> T:
     """Reads the journal; UNAVAILABLE when it does not answer in time."""
-    reading = asyncio.ensure_future(host.read(call, blocking))
     try:
-        await patiently(host, reading)
-        return reading.result()
-    finally:
-        reading.cancel()
+        async with asyncio.timeout(host.settings.outage_patience) as patience:
+            return await host.read(call, blocking)
+    except TimeoutError:
+        if not patience.expired():
+            raise  # of the journal's own
+        raise no_answer(host) from None
 
 
 def not_active(live: LiveFlow) -> ServiceError:
@@ -110,7 +111,20 @@ async def within(future: asyncio.Future[Any], seconds: float) -> bool:
     """Waits for a future, on the loop's own time: a clock that is set makes no call longer. False when the time is over
     first; the future is left alone."""
     if not future.done():
-        await asyncio.wait({future}, timeout=seconds)
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+
+        def wake(_: object = None) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        timer = loop.call_later(seconds, wake)
+        future.add_done_callback(wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            future.remove_done_callback(wake)
     return future.done()
 
 
@@ -142,9 +156,13 @@ async def settled(host: FlowHost, live: LiveFlow) -> None:
 
 async def patiently(host: FlowHost, future: asyncio.Future[Any]) -> None:
     if not await within(future, host.settings.outage_patience):
-        why = f" ({host.outage})" if host.outage is not None else ""
-        raise ServiceError("UNAVAILABLE", f"the database did not answer in time{why}; repeat with the same request id")
+        raise no_answer(host)
     future.result()
+
+
+def no_answer(host: FlowHost) -> ServiceError:
+    why = f" ({host.outage})" if host.outage is not None else ""
+    return ServiceError("UNAVAILABLE", f"the database did not answer in time{why}; repeat with the same request id")
 
 
 def check_trouble(live: LiveFlow) -> None:

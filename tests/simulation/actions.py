@@ -27,6 +27,9 @@ POLICIES = ("DEFAULT", "ALLOW_IF_PREVIOUS_FAILED", "ALLOW_IF_NOT_RUNNING", "ALLO
 
 
 def a_flow(schedule: Schedule, dice: Dice) -> str:
+    """Mostly one that is open, as the database has it; it may be a child."""
+    if dice.chance(0.7) and (open_flows := schedule.open_flows()):
+        return dice.pick(open_flows)
     return dice.pick(schedule.clients.flow_ids) if schedule.clients.flow_ids else "f1"
 
 
@@ -47,7 +50,7 @@ def start(schedule: Schedule, dice: Dice) -> None:
             s.StartFlow(
                 flow_id=flow_id,
                 flow_type=dice.pick((PARENT, PARENT, CHILD)),
-                input=bytes((dice.pick((1, 2, 3, 4, 5)),)),
+                input=bytes((dice.pick(schedule.plan.likes.fuel),)),
                 request_id=dice.pick((f"r-{flow_id}", name)),
                 call_id=name,
                 fresh=True,

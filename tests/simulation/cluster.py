@@ -289,12 +289,12 @@ class Life:
 
     # What comes in
 
-    def receive(self, request: Request[Any], reply: Callable[[Reply], None]) -> None:
-        self.process.create_task(self._serve(request, reply))
+    def receive(self, request: Request[Any], reply: Callable[[Reply], None], since: int) -> None:
+        self.process.create_task(self._serve(request, reply, since))
 
-    async def _serve(self, request: Request[Any], reply: Callable[[Reply], None]) -> None:
+    async def _serve(self, request: Request[Any], reply: Callable[[Reply], None], since: int) -> None:
+        """`since`: the version of the books when the request reached the process, which may have been paused then."""
         schedule = self.schedule
-        since = schedule.auditor.version
         outcome: Reply
         try:
             answer = await self.host.call(request)  # type: ignore[arg-type]
@@ -376,7 +376,7 @@ class Network:
         """To the life that bears the name now. A dead one says nothing; a paused one hears it when it goes on."""
         life = self._schedule.lives.get(owner)
         if life is not None:
-            life.process.call_soon(life.receive, request, reply)
+            life.process.call_soon(life.receive, request, reply, self._schedule.auditor.version)
 
 
 def _resolve(future: asyncio.Future[Reply], outcome: Reply) -> None:

@@ -10,6 +10,7 @@ the output of an RPC. By it the auditor finds the attempt in the workers' own lo
 
 from __future__ import annotations
 
+import _random
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,11 @@ LONG = 400.0
 
 
 class Dice(random.Random):
+    def salted(self, salt: int) -> Dice:
+        """Itself, as if it were new: that costs a quarter of a new one."""
+        _random.Random.seed(self, salt)
+        return self
+
     def chance(self, probability: float) -> bool:
         return self.random() < probability
 
@@ -159,17 +165,26 @@ class Taste:
     subflow: float = 0.15
     timer: float = 0.35
     write: float = 0.5
+    ending: float = 0.2  # that a branch ends though it has fuel
+    forced: float = 0.25  # that it ends its Flow then
+    skipping: float = 0.12  # that a wait is for nothing
+    fuel: tuple[int, ...] = (1, 2, 3, 4, 5)
 
 
 def taste(dice: Dice) -> Taste:
+    lasting = dice.chance(0.5)  # Flows that come far, in half of the schedules; in the others they end in many ways
     return Taste(
-        failing=dice.pick((0.0, 0.1, 0.25)),
+        failing=dice.pick((0.0, 0.03, 0.1) if lasting else (0.0, 0.1, 0.25)),
         cancel=dice.pick((0.0, 0.06, 0.4)),
-        conditional=dice.pick((0.02, 0.06, 0.4)),
+        conditional=dice.pick((0.0, 0.02, 0.06) if lasting else (0.02, 0.06, 0.4)),
         fan_out=dice.pick((0.1, 0.35, 0.7)),
         subflow=dice.pick((0.0, 0.15, 0.4)),
         timer=dice.pick((0.1, 0.35, 0.6)),
         write=dice.pick((0.2, 0.5, 0.9)),
+        skipping=dice.pick((0.12, 0.5)) if lasting else 0.12,
+        ending=0.02 if lasting else 0.2,
+        forced=0.05 if lasting else 0.25,
+        fuel=dice.pick(((5, 10, 20), (20, 40, 60))) if lasting else (1, 2, 3, 4, 5),
     )
 
 
@@ -232,7 +247,7 @@ class Handlers:
 
     def _wait(self, task: AttemptTask) -> WaitSpec:
         dice = self._dice
-        if self.calm or dice.chance(0.12):
+        if self.calm or dice.chance(self._likes.skipping):
             return WaitSpec("skip_immediately")
         kind = dice.pick(("all_of", "any_of", "any_of", "any_of", "any_combination_of"))
         count = dice.pick((1, 1, 2, 2, 3))
@@ -255,7 +270,7 @@ class Handlers:
         if what < likes.timer + likes.subflow and fuel > 0 and task.flow_type == PARENT:
             child = SubFlowSpec(
                 flow_type=CHILD,
-                input=bytes((min(fuel - 1, 1),)),
+                input=bytes((min(fuel - 1, 2),)),
                 reuse_policy=dice.pick(("ATTACH", "RESTART_IF_PREVIOUS_EXITS_ABNORMALLY", "ALWAYS_RESTART")),
                 timeout=dice.pick((0.0, 0.0, 30.0)),
             )
@@ -264,11 +279,12 @@ class Handlers:
         high = dice.pick((None, low, low, low + 1, max(low, 3)))
         return ConditionSpec("channel", name, channel=dice.pick(CHANNELS), at_least=low, at_most=high)
 
-    def _movement(self, fuel: int) -> MovementSpec:
+    def _movement(self, fuel: int, among: int = 1) -> MovementSpec:
+        """One of so many that share the fuel."""
         dice = self._dice
         name = dice.pick(STEPS)
         override = step(dice, name) if dice.chance(0.08) else None
-        return MovementSpec(name, bytes((max(0, fuel - 1),)), override)
+        return MovementSpec(name, bytes((max(0, fuel - 1) // among,)), override)
 
     def _decision(self, task: AttemptTask, token: int) -> DecisionSpec:
         dice, fuel = self._dice, fuel_of(task.input)
@@ -280,7 +296,7 @@ class Handlers:
         canceling = (dice.pick(consumers)[0],) if dice.chance(likes.cancel) else ()
         siblings = (dice.pick(STEPS),) if dice.chance(likes.cancel) else ()
         what = dice.random()
-        if fuel and what < 0.8:
+        if fuel and what >= likes.ending:
             count = dice.pick((2, 2, 3)) if dice.chance(likes.fan_out) else 1
             if dice.chance(likes.conditional):
                 return DecisionSpec(
@@ -292,15 +308,13 @@ class Handlers:
                 )
             return DecisionSpec(
                 kind="next",
-                movements=tuple(self._movement(fuel) for _ in range(count)),
+                movements=tuple(self._movement(fuel, min(count, 2)) for _ in range(count)),
                 canceling=canceling,
                 canceling_siblings=siblings,
             )
-        if what < 0.88:
-            kind = "graceful_complete"
-        elif what < 0.95:
-            kind = "dead_end"
-        elif what < 0.98:
+        if not dice.chance(likes.forced):
+            kind = dice.pick(("graceful_complete", "dead_end"))
+        elif dice.chance(0.6):
             kind = "force_complete"
         else:
             return DecisionSpec(kind="force_fail", reason="drawn by lot")

@@ -19,18 +19,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import logging
 import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 EPOCH = 1_700_000_000.0
 LIVELOCK = 100_000  # callbacks without time passing, after which the World gives up
 
 _set_running_loop = asyncio._set_running_loop
+logger = logging.getLogger("dexray")
 
 
 class Handle:
@@ -67,7 +70,7 @@ class World:
         self.timers: list[tuple[float, int, Handle]] = []
         self.failures: list[str] = []
         self.lines: list[str] | None = [] if trace else None
-        self._numbers = 0
+        self.numbers = count(1)
         self._stop = False
         self.fate = Process(self, "world")  # of what belongs to nobody: the wires, the database, fate
         self.graveyard: list[Any] = []
@@ -80,8 +83,7 @@ class World:
         return hashlib.sha256("\n".join(self.lines or ()).encode()).hexdigest()
 
     def number(self) -> int:
-        self._numbers += 1
-        return self._numbers
+        return next(self.numbers)
 
     def stop(self) -> None:
         self._stop = True
@@ -139,6 +141,7 @@ class World:
 class Process(asyncio.AbstractEventLoop):
     def __init__(self, world: World, name: str) -> None:
         self.world = world
+        self._ready = world.ready.append
         self.name = name
         self.is_held = False  # paused or dead
         self.is_dead = False
@@ -183,15 +186,20 @@ class Process(asyncio.AbstractEventLoop):
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
         handle = Handle(self, callback, args, 0.0)
-        self.world.ready.append(handle)
+        self._ready(handle)
         return handle
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
-        return self.call_at(self.world.now + delay, callback, *args)
+        world = self.world
+        when = world.now + delay
+        handle = Handle(self, callback, args, when)
+        heappush(world.timers, (when, next(world.numbers), handle))
+        return handle
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
+        world = self.world
         handle = Handle(self, callback, args, when)
-        heappush(self.world.timers, (when, self.world.number(), handle))
+        heappush(world.timers, (when, next(world.numbers), handle))
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -234,8 +242,11 @@ def bury() -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No collection in here but by `bury`: what is collected is not to depend on what else there is."""
+    """No collection in here but by `bury`: what is collected is not to depend on what else there is. Nor does the
+    engine log anything below an error, which nobody would read."""
     was_enabled = gc.isenabled()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     bury()
     gc.freeze()
     gc.disable()
@@ -243,6 +254,7 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         bury()
+        logger.setLevel(level)
         gc.unfreeze()
         if was_enabled:
             gc.enable()

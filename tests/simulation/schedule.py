@@ -142,6 +142,7 @@ class Schedule:
         self.plan = plan
         self.world = World(trace=trace)
         self.dice = Dice(plan.seed + 1)
+        self._salted = Dice(0)
         self.faults: Counter[str] = Counter()
         self.features: Counter[str] = Counter()
         self.weather = replace(plan.weather)
@@ -206,7 +207,7 @@ class Schedule:
 
     def _perform(self, action: Action) -> None:
         self.world.say("", action.kind)
-        actions.PERFORM[action.kind](self, Dice(action.salt))
+        actions.PERFORM[action.kind](self, self._salted.salted(action.salt))
 
     def _settle(self) -> None:
         """The faults stop; whatever waits gets what it waits for."""
@@ -217,17 +218,17 @@ class Schedule:
         self.directory.mend()
         for seconds in ROUNDS:
             self.world.run(self.world.now + seconds)
-            if self.clients.idle and not self._open() and not self.auditor.findings:
+            if self.clients.idle and not self.open_flows() and not self.auditor.findings:
                 return
             if self.auditor.findings:
                 return
-            for flow_id in self._open():
+            for flow_id in self.open_flows():
                 self.clients.help(flow_id)
-        open_flows = self._open()
+        open_flows = self.open_flows()
         self.auditor.require(not open_flows, "liveness", "still open:", *(self._picture(one) for one in open_flows))
         self.auditor.require(self.clients.idle, "liveness", "never answered:", self.clients.waiting())
 
-    def _open(self) -> list[str]:
+    def open_flows(self) -> list[str]:
         return [flow_id for flow_id, runs in self.auditor.of_flow.items() if not runs[-1].status]
 
     def consumers(self, run_id: str) -> list[tuple[str, str]]:
@@ -253,7 +254,8 @@ class Schedule:
     def _conclude(self) -> None:
         if self.auditor.findings:
             return
-        self.world.run(self.world.now + 200.0)  # zombies come home
+        if any(life.port.taken or life.port.out for life in self.lives.values()):
+            self.world.run(self.world.now + 200.0)  # they come home
         self.witness.conclude()
         for life in self.lives.values():
             taken, out = life.port.taken, len(life.port.out)
@@ -263,7 +265,7 @@ class Schedule:
 
 
 class _Errors(logging.Handler):
-    """What the engine logs as an error is a finding."""
+    """What the engine logs as an error is a finding. `undisturbed` keeps it from making up anything less."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(logging.ERROR)
@@ -277,14 +279,12 @@ class _Errors(logging.Handler):
         self._schedule.auditor.require(False, "engine error", record.getMessage(), repr(cause) if cause else "")
 
     def __enter__(self) -> None:
-        self._before = (self._logger.level, self._logger.propagate, self._logger.handlers)
-        self._logger.setLevel(logging.ERROR)
+        self._before = (self._logger.propagate, self._logger.handlers)
         self._logger.propagate = False
         self._logger.handlers = [self]
 
     def __exit__(self, *error: object) -> None:
-        self._logger.level, self._logger.propagate, self._logger.handlers = self._before
-        self._logger.setLevel(self._before[0])
+        self._logger.propagate, self._logger.handlers = self._before
 
 
 def run_seed(seed: int, *, trace: bool = False) -> Result:
