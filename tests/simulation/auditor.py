@@ -68,6 +68,11 @@ class Auditor:
         self.require(epoch > before[1], "fencing", run_id, "has epoch", epoch, "after", before)
         self.holders[run_id] = (who, epoch)
 
+    def refused(self, who: str, record: Append, there: Append | None) -> None:
+        """`there`: what the journal has in its place. An owner in doubt looks before it writes again."""
+        again = there is not None and (there.epoch, there.body) == (record.epoch, record.body)
+        self.require(not again, "written again", record.run_id, record.seq, who)
+
     def durable(self, who: str, record: Append) -> None:
         self.version += 1
         by = (who, record.epoch)

@@ -32,6 +32,8 @@ DURABLE, FENCED, CONFLICT = Outcome.DURABLE, Outcome.FENCED, Outcome.CONFLICT
 class Tap(Protocol):
     def durable(self, who: str, record: Append) -> None: ...
 
+    def refused(self, who: str, record: Append, there: Append | None) -> None: ...
+
     def owned(self, who: str, run_id: str, epoch: int) -> None: ...
 
 
@@ -147,6 +149,12 @@ class Database:
         for tap in self.taps:
             tap.durable(who, record)
 
+    def refuse(self, who: str, record: Append) -> None:
+        run = self.runs.get(record.run_id)
+        there = run.records[record.seq - 1] if run is not None and record.seq <= len(run.records) else None
+        for tap in self.taps:
+            tap.refused(who, record, there)
+
 
 class MemoryJournal(Journal):
     def __init__(self, database: Database, who: str = "") -> None:
@@ -173,6 +181,7 @@ class MemoryJournal(Journal):
                     database.write(self.who, record)
                 else:
                     refused[record.run_id] = outcome
+                    database.refuse(self.who, record)
             outcomes.append(outcome)
         return outcomes
 

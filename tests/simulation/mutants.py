@@ -446,7 +446,7 @@ def _() -> list[Patch]:
     return [(committer.GroupCommitter, "_append_until_known", optimistic)]
 
 
-@mutant("host", "after an unknown outcome the batch is written again without a look", "liveness", "lost", "two answers")
+@mutant("host", "after an unknown outcome the batch is written again without a look", "written again")
 def _() -> list[Patch]:
     return [(memory.MemoryJournal, "read_back", lambda self, batch: [None for _ in batch])]
 
