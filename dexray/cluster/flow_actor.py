@@ -2,8 +2,11 @@
 
 The actor is detached and named, and its name is its name as an owner in the database. Its process starts at once; it
 touches the database when the Directory says that the database is ours. When its process dies, Ray starts it again under
-the same name; it claims its runs, which fences the old process wherever that may still be, and resumes them. For that
-no other process has to tell it anything: all it needs to know it was made with, or reads from the database.
+the same name; it begins the next life of its owner, which fences the old process wherever that may still be, and
+resumes its runs. For that no other process has to tell it anything: all it needs to know it was made with, or reads from
+the database. An old process that wakes up is told by the database that its life is over, and ends itself. So does one
+that Ray still believes in (the former one was frozen while it began, and began late): Ray starts it again, and that is
+the newest life. It begins none while another cluster's engine has the database: two would end each other in turns.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from msgspec.structs import replace
 from dex.wire.service import ServiceError, ServiceFailure, decode_request, encode
 from dex.wire.specs import DeploymentSpec
 from dexray.attempts.ids import message_id
+from dexray.cluster import lease as leases
 from dexray.cluster.code_store import CodeStore
 from dexray.cluster.protocol import ActorLoad, Elsewhere, EngineConfig, Failed, Ok, flow_actor_name
 from dexray.cluster.protocol import encode as encode_reply
@@ -106,6 +110,7 @@ class FlowActor:
     async def _start(self) -> None:
         blocking = BlockingThread("dexray-journal")
         self._journal = journal = await self._open_journal(blocking)
+        await self._wait_for_database(blocking, journal)
         sink = _Sink()
         self._attempts = RayAttempts(
             sink=sink,
@@ -135,6 +140,7 @@ class FlowActor:
             store_thread=lambda store: BlockingThread(f"dexray-store-{store}", waits=False),
             router=OwnerRouter(self._name, self.call, self._config.namespace),
             open_journal=self._make_journal,
+            outlived=self._end_process,
         )
         sink.host = host
         newest = await host.read(journal.newest_deployments)
@@ -159,6 +165,23 @@ class FlowActor:
             except JournalUnavailable as error:
                 logger.warning("the database is away: %s", error)
                 await asyncio.sleep(1.0)
+
+    async def _wait_for_database(self, blocking: BlockingThread, journal: Journal) -> None:
+        """Until no other engine has it. Ours has lost it when that is so, and will be ended by its Directory."""
+        cluster = self._config.cluster_id
+        while True:
+            try:
+                other = await blocking(lambda: leases.held_by_another(journal, cluster, time.time()))
+                if other is None:
+                    return
+                logger.warning("%s does not begin: the database is in use by %s", self._name, leases.describe(other))
+            except JournalUnavailable as error:
+                logger.warning("the database is away: %s", error)
+            await asyncio.sleep(1.0)
+
+    def _end_process(self) -> None:
+        logger.error("%s ends this process: a later life of it works elsewhere", self._name)
+        asyncio.get_running_loop().call_later(0.5, os._exit, 1)  # answers go out first
 
     async def _read_code(self, deployment_id: str) -> bytes:
         host, journal = await self._up(), self._journal

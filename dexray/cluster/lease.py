@@ -102,6 +102,15 @@ def may_take_over(current: Lease, me: str) -> bool:
     return _is_visible(holder) and _began(holder.pid) != holder.began
 
 
+def held_by_another(journal: Journal, cluster: str, now: float) -> Lease | None:
+    """The lease of the database, if another cluster's engine has it now."""
+    lease = journal.find_lease(LEASE)
+    if lease is None or lease.expires_at <= now:
+        return None
+    holder = _holder_of(lease)
+    return lease if holder is None or holder.cluster != cluster else None
+
+
 def is_alive(lease: Lease) -> bool:
     """The holder's process can be seen, and lives: waiting for the lease to expire is in vain."""
     holder = _holder_of(lease)

@@ -8,6 +8,9 @@ wait for the end.
 
 Memory runs ahead of the journal, and only what is durable is let out. So when a record is refused, everything after it
 in that Flow is wrong too: the Flow is dropped, its waiters are told, and the next call loads it from the journal.
+
+An owner has lives, one after the other, and the journal knows the newest. A host whose life is over (its process was
+given up, and was only frozen, or cut off) is refused by the journal, in whatever run; then it steps down.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -37,7 +41,7 @@ from dexray.engine.settings import HostLoad, HostSettings
 from dexray.engine.stores import StoreDesk
 from dexray.engine.streams import StreamDesk
 from dexray.engine.subflows import SubFlows
-from dexray.journal.interface import Append, Journal, JournalUnavailable, Outcome
+from dexray.journal.interface import Append, Journal, JournalUnavailable, Outcome, Outlived
 from dexray.machine import commands
 from dexray.machine.decide import decide
 from dexray.machine.events import FlowClosed
@@ -69,10 +73,12 @@ class FlowHost:
         open_journal: Callable[[], Journal] | None = None,
         store_thread: Callable[[str], Blocking] | None = None,
         open_store: Callable[[AttributeStore], StoreTable] = StoreTable,
+        outlived: Callable[[], None] = lambda: None,
     ) -> None:
         """router: the way to Flows that may be another owner's; None when there is no other owner.
         open_journal: makes one more object of the same journal, for searches; None has them use `journal`.
         store_thread: makes the thread in which an Attribute store is spoken to; None has it done in the event loop.
+        outlived: called when this host has stepped down, because a later life of its owner has begun.
         """
         self.owner = owner
         self.journal = journal
@@ -110,13 +116,16 @@ class FlowHost:
         self._alarm = Alarm(clock, self._due)
         self._tasks: dict[asyncio.Task[None], None] = {}  # in one order, that a run can be repeated
         self._recovering: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._outlived = outlived
+        self._stepping_down: asyncio.Task[None] | None = None
 
     # Life -------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begins to work, and to resume the open Flows of this owner in the background."""
         self._committer.start()
-        self._recovering = self.spawn(self.recover())
+        self._recovering = self.spawn(self._begin())
         if self.settings.sweep_seconds:
             self.spawn(self._sweep(self.settings.sweep_seconds))
         if self.settings.removes_runs:
@@ -125,7 +134,27 @@ class FlowHost:
     async def _sweep(self, every: float) -> None:
         while True:
             await asyncio.sleep(every)
+            await self._look_after_life()
             await self.residents.sweep()
+
+    async def _begin(self) -> None:
+        await self.read(partial(self.journal.begin_life, self.owner))
+        await self.recover()
+
+    async def _look_after_life(self) -> None:
+        """Steps down if a later life of this owner has begun."""
+        with contextlib.suppress(Lost):
+            await self.read(partial(self.journal.claim, (), self.owner))
+
+    def _step_down(self, why: Outlived) -> None:
+        if not self.stopped:
+            logger.error("%s: this one steps down", why)
+            self.stopped = True
+            self._stepping_down = asyncio.get_running_loop().create_task(self._end_life())
+
+    async def _end_life(self) -> None:
+        await self.abandon()
+        self._outlived()
 
     async def recover(self) -> None:
         """Goes on with what the journal has for this owner to do."""
@@ -140,6 +169,9 @@ class FlowHost:
         """Ends in order: nothing more is taken, what was decided is written; in an outage, for as long as a call would
         wait. Attempts that are out have `drain` seconds to finish; those that are out then are left to the next owner,
         for whom they were interrupted; the number of these."""
+        if self._stepping_down is not None:
+            await self._stepping_down
+            return 0
         self._hand_outs.hold()
         await self._written()  # starts that are on their way to the journal become attempts that are out
         left = await self._hand_outs.drain(drain)
@@ -325,6 +357,8 @@ class FlowHost:
             self.park(live, outcome)
         elif not live.problem:
             self.drop(live, reason)
+        if outcome is Outcome.FENCED and not self.stopped and (self._looking is None or self._looking.done()):
+            self._looking = self.spawn(self._look_after_life())
 
     def _give_up(self, pending: Pending, reason: Exception) -> None:
         """What was not written has not happened: slots are free again, and who waited is told."""
@@ -464,6 +498,9 @@ class FlowHost:
         while True:
             try:
                 return await blocking(call)
+            except Outlived as error:
+                self._step_down(error)
+                raise Lost(str(error)) from error
             except JournalUnavailable as error:
                 logger.warning("the database is away: %s", error)
                 await asyncio.sleep(delay)

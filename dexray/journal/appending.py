@@ -3,6 +3,9 @@
 A batch costs one SELECT for the epochs and ends of all its runs, one executemany for the records, and one statement
 more for each kind of thing that rides along. Changes of one run within a batch are folded into one, so a run's row is
 written once a batch at most.
+
+Whether the writer's owner has begun a later life is learned on the way: the row that has it is read with the epochs,
+and by itself only for a batch that does nothing but start runs.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dexray.journal import marks, schema
 from dexray.journal.blobs import NotStaged, Staged
 from dexray.journal.database import Database, Prepared
 from dexray.journal.interface import Append, IndexEntry, NewRun, Outcome, RunChange
-from dexray.journal.verdicts import Standing, judge
+from dexray.journal.verdicts import Current, Standing, judge
 
 BLOBS = "blobs"
 """The lock between those who refer to blobs and the one who frees them."""
@@ -31,17 +34,20 @@ class Appender:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        runs, events = schema.runs, schema.events
+        self.life: tuple[str, int] | None = None  # the owner that the journal speaks for, and which life of it
+        runs, events, owners = schema.runs, schema.events, schema.owners
+        newest_life = select(owners.c.life).where(owners.c.owner == bindparam("owner"))
         last_seq = select(func.max(events.c.seq)).where(events.c.run_id == runs.c.run_id).scalar_subquery()
         # Locked on databases where a transaction does not have the whole file to itself: in one order, so that two
         # writers don't wait for each other.
         standings = (
-            select(runs.c.run_id, runs.c.epoch, last_seq)
+            select(newest_life.scalar_subquery(), runs.c.run_id, runs.c.epoch, last_seq)
             .where(database.among(runs.c.run_id))
             .order_by(runs.c.run_id)
             .with_for_update(of=runs)
         )
-        current = select(runs.c.flow_id, runs.c.run_id).where(database.among(runs.c.flow_id), runs.c.is_current)
+        current = select(runs.c.flow_id, runs.c.run_id, runs.c.closed_at.is_(None))
+        current = current.where(database.among(runs.c.flow_id), runs.c.is_current)
         present = select(events.c.epoch, events.c.body).where(
             events.c.run_id == bindparam("run_id"), events.c.seq == bindparam("seq")
         )
@@ -52,8 +58,9 @@ class Appender:
             .where(runs.c.run_id == bindparam("of_run"), runs.c.flow_id == bindparam("of_flow"), runs.c.is_current)
         )
 
-        self._standings = self._prepare(standings, "ids")
+        self._standings = self._prepare(standings, "owner", "ids")
         self._current = self._prepare(current, "ids")
+        self._newest_life = self._prepare(newest_life, "owner")
         self._present = self._prepare(present, "run_id", "seq")
         self._retire = self._prepare(retire, "is_current", "of_run", "of_flow")
         self._insert_runs = self._prepare(insert(runs), *runs.columns.keys())
@@ -97,7 +104,10 @@ class Appender:
         if staged is not None:
             self._check_staged(connection, staged)
         answered = self._answers(connection, batch) if careful else None
-        outcomes = judge(batch, *self._standing(connection, batch), answered)
+        standing = self._standing(connection, batch)
+        if standing is None:
+            return [Outcome.FENCED] * len(batch)
+        outcomes = judge(batch, *standing, answered)
         self._store(
             connection,
             [record for record, outcome in zip(batch, outcomes, strict=True) if outcome is Outcome.DURABLE],
@@ -123,7 +133,10 @@ class Appender:
             for record in batch
         ]
         missing = [record for record, found in zip(batch, there, strict=True) if not found]
-        verdicts = iter(judge(missing, *self._standing(connection, missing), self._answers(connection, missing)))
+        standing = self._standing(connection, missing)
+        if standing is None:
+            return [Outcome.DURABLE if found else Outcome.FENCED for found in there]
+        verdicts = iter(judge(missing, *standing, self._answers(connection, missing)))
         outcomes: list[Outcome | None] = []
         for found in there:
             verdict = Outcome.DURABLE if found else next(verdicts)
@@ -163,19 +176,24 @@ class Appender:
     def _prepare(self, statement: Any, *parameters: str) -> Prepared:
         return Prepared(statement, self._database.dialect, parameters)
 
-    def _standing(self, connection: Connection, batch: Sequence[Append]) -> tuple[dict[str, Standing], dict[str, str]]:
+    def _standing(
+        self, connection: Connection, batch: Sequence[Append]
+    ) -> tuple[dict[str, Standing], dict[str, Current]] | None:
+        """What the batch is judged by; None when its writer is outlived."""
+        owner, life = self.life or ("", None)
         run_ids = {record.run_id for record in batch}
         run_ids.update(record.new_run.blobs_of for record in batch if record.new_run and record.new_run.blobs_of)
-        ids = self._database.ids(run_ids)
-        standings = {
-            run_id: Standing(epoch, last_seq or 0)
-            for run_id, epoch, last_seq in self._standings.rows(connection, (ids,))
-        }
+        rows = self._standings.rows(connection, (owner, self._database.ids(run_ids)))
+        if life is not None:
+            newest = rows or self._newest_life.rows(connection, (owner,))
+            if not newest or newest[0][0] != life:
+                return None
+        standings = {run_id: Standing(epoch, last_seq or 0) for _, run_id, epoch, last_seq in rows}
         flow_ids = {record.new_run.flow_id for record in batch if record.new_run is not None}
         if not flow_ids:
             return standings, {}
         current = self._current.rows(connection, (self._database.ids(flow_ids),))
-        return standings, dict(current)
+        return standings, {flow_id: Current(run_id, bool(is_open)) for flow_id, run_id, is_open in current}
 
     def _store(self, connection: Connection, records: Sequence[Append], staged: Staged | None) -> None:
         events: list[tuple[Any, ...]] = []

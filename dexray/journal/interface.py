@@ -12,7 +12,10 @@ Rules
 - A record is refused (FENCED) as well when it answers a request that an earlier record has answered: what it
   does was done before.
 - A record that starts a run is refused (CONFLICT) when its Flow ID has a current run other than the one it
-  says it replaces, or when the run whose blobs it refers to is not there any more.
+  says it replaces, when that one is still open, or when the run whose blobs it refers to is not there any more.
+- Every record is refused (FENCED), and every claim (`Outlived`), of a journal object whose owner has begun a later
+  life elsewhere. Epochs keep each run's history single; this keeps a process that was given up, and wakes up, from
+  going on with runs that its heir has not touched yet.
 - A run that is removed is gone for every reader at once. A blob is there as long as a run refers to it, and for a
   removed run until it is cleared away: whoever writes a record that needs a blob finds it there, or puts it there.
 - What `append` reported as DURABLE survives the loss of the machine (SQLite: WAL with synchronous=FULL).
@@ -36,6 +39,10 @@ class JournalRefused(Exception):
     """The database can't be used as it is: an unknown schema version, a read-only file, no permission. Says
     what to do.
     """
+
+
+class Outlived(Exception):
+    """A later life of this owner has begun: whoever gets this is not the owner any more, of any run."""
 
 
 class Outcome(Enum):
@@ -232,8 +239,14 @@ class Journal(Protocol):
         """After a JournalUnavailable from `append`: DURABLE for records that are there, None for those that
         are not, FENCED or CONFLICT where they can't get there any more."""
 
+    def begin_life(self, owner: str) -> None:
+        """From now on this object speaks for the newest life of `owner`, and an object that spoke for it before is
+        outlived: its appends are FENCED, its claims raise `Outlived`. One that never began a life is not judged by
+        it."""
+
     def claim(self, run_ids: Sequence[str], owner: str) -> dict[str, int]:
-        """Raises the epoch of each run that `owner` owns; returns the new epochs. Runs of other owners are left out."""
+        """Raises the epoch of each run that `owner` owns; returns the new epochs. Runs of other owners are left out.
+        Raises `Outlived`, and no epoch, when a later life of the owner has begun."""
 
     def reassign(self, from_owner: str, to_owner: str, limit: int) -> list[str]:
         """Moves up to `limit` open runs (current and not closed) of one owner to another, raising their epochs;

@@ -15,6 +15,7 @@ What is where
 - `streams`, one row a Stream, and `stream_messages`: see `dexray.journal.streams`.
 - `attribute_index`: what can be searched of a run beyond its row: see `dexray.journal.searching`.
 - `store_marks`: rows of users' own tables that are behind: see `dexray.engine.stores`.
+- `owners`: how many lives each owner has begun; see `Journal.begin_life`.
 - `leases`, `schema_version`.
 
 A new database gets the newest tables at once and is marked as having every version; an old one goes through
@@ -216,6 +217,13 @@ leases = Table(
     Column("expires_at", Double, nullable=False),
 )
 
+owners = Table(
+    "owners",
+    metadata,
+    Column("owner", Ident, primary_key=True),
+    Column("life", BigInteger, nullable=False),
+)
+
 streams = Table(
     "streams",
     metadata,
@@ -315,6 +323,10 @@ def _create_store_marks(connection: Connection) -> None:
     metadata.create_all(connection, tables=[store_marks], checkfirst=False)
 
 
+def _create_owners(connection: Connection) -> None:
+    owners.create(connection)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "runs, events and what goes with them", _create_everything),
     Migration(2, "streams", _create_streams),
@@ -322,6 +334,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(4, "removal of runs", _create_removals),
     Migration(5, "values outside of the database", _create_places),
     Migration(6, "Attribute stores", _create_store_marks),
+    Migration(7, "lives of owners", _create_owners),
 )
 
 

@@ -26,6 +26,7 @@ from dexray.journal.interface import (
     LoadedRun,
     NewMessage,
     Outcome,
+    Outlived,
     Record,
     RunRow,
     StoredDeployment,
@@ -43,6 +44,7 @@ from dexray.journal.schema import (
     is_latest,
     is_open,
     leases,
+    owners,
     requests,
     runs,
     upgrade,
@@ -101,6 +103,17 @@ class SqlJournal(Journal):
 
     # Owners
 
+    def begin_life(self, owner: str) -> None:
+        # Not "or update": the row is there from the first life on, and two first lives meet in its key.
+        first = self._database.insert_if_new(owners)
+        count = update(owners).where(owners.c.owner == owner).values(life=owners.c.life + 1).returning(owners.c.life)
+
+        def work(connection: Connection) -> int:
+            connection.execute(first, {"owner": owner, "life": 0})
+            return int(connection.execute(count).scalar_one())
+
+        self._appender.life = (owner, self._database.write(work))
+
     def claim(self, run_ids: Sequence[str], owner: str) -> dict[str, int]:
         statement = (
             update(runs)
@@ -111,7 +124,14 @@ class SqlJournal(Journal):
         ids = self._database.ids(run_ids)
 
         def work(connection: Connection) -> dict[str, int]:
-            return _pairs(connection.execute(statement, {"ids": ids}))
+            claimed = _pairs(connection.execute(statement, {"ids": ids}))
+            if self._appender.life is not None:
+                # Looked at when the rows are locked: an heir that begins later claims them after us.
+                mine, life = self._appender.life
+                newest = connection.execute(select(owners.c.life).where(owners.c.owner == mine)).scalar_one_or_none()
+                if newest != life:
+                    raise Outlived(f"a later life of {mine} has begun ({newest}, this is {life})")
+            return claimed
 
         return self._database.write(work)
 

@@ -24,10 +24,17 @@ class Standing(NamedTuple):
     last_seq: int
 
 
+class Current(NamedTuple):
+    """The current run of a Flow ID."""
+
+    run_id: str
+    is_open: bool
+
+
 def judge(
     batch: Iterable[Append],
     runs: dict[str, Standing],
-    current: dict[str, str],
+    current: dict[str, Current],
     answered: set[tuple[str, str]] | None = None,
 ) -> list[Outcome]:
     """One outcome per append, in order; DURABLE means that it may be written.
@@ -38,13 +45,16 @@ def judge(
     All are brought up to where they will stand after the batch.
     """
     outcomes: list[Outcome] = []
+    closed: set[str] = set()  # runs that the batch itself closes
     refused: dict[str, Outcome] = {}
     for record in batch:
         outcome = refused.get(record.run_id)
         if outcome is None:
             known = runs.get(record.run_id)
             if record.new_run is not None:
-                outcome = _judge_start(record, known, current.get(record.new_run.flow_id, ""), record.new_run.replaces)
+                outcome = _judge_start(
+                    record, record.new_run.replaces, known, current.get(record.new_run.flow_id), closed
+                )
                 if record.new_run.blobs_of and record.new_run.blobs_of not in runs:
                     outcome = Outcome.CONFLICT  # it was removed, and its blobs may be gone
             elif known is None or known.epoch != record.epoch or known.last_seq + 1 != record.seq:
@@ -57,7 +67,9 @@ def judge(
                 outcome = _judge_requests(record, answered)
             if outcome is Outcome.DURABLE:
                 if record.new_run is not None:
-                    current[record.new_run.flow_id] = record.run_id
+                    current[record.new_run.flow_id] = Current(record.run_id, is_open=True)
+                if record.change is not None and record.change.closed_at is not None:
+                    closed.add(record.run_id)
                 runs[record.run_id] = Standing(record.epoch, record.seq)
             else:
                 refused[record.run_id] = outcome
@@ -65,9 +77,13 @@ def judge(
     return outcomes
 
 
-def _judge_start(record: Append, known: Standing | None, current_run: str, replaces: str) -> Outcome:
-    if current_run and current_run != replaces:
+def _judge_start(
+    record: Append, replaces: str, known: Standing | None, current: Current | None, closed: set[str]
+) -> Outcome:
+    if current is not None and current.run_id != replaces:
         return Outcome.CONFLICT
+    if current is not None and current.is_open and current.run_id not in closed:
+        return Outcome.CONFLICT  # the end of the old run is durable before a new one begins
     if known is not None or record.seq != 1:
         return Outcome.FENCED
     return Outcome.DURABLE

@@ -190,6 +190,7 @@ class InProcessEngine:
         slots: int = 100,
         router: Router | None = None,
         watcher: AttemptWatcher | None = None,
+        outlived: Callable[[], None] = lambda: None,
     ) -> None:
         self.registry = registry
         self.attempts = LocalAttempts(lambda: self.registry, clock, slots, watcher)
@@ -203,6 +204,7 @@ class InProcessEngine:
             new_id=lambda: message_id(clock.now(), next(numbers)),
             settings=settings,
             router=router,
+            outlived=outlived,
         )
         self.attempts.sink = self.host
         self._handlers_service = _HandlersService(self)

@@ -55,6 +55,15 @@ def is_mine(journal: Journal, now: float) -> bool:
     return take(journal, me(), now) == me()
 
 
+class TestHeldByAnother:
+    def test_it_is_while_another_cluster_has_it_and_it_has_not_expired(self, journal: Journal) -> None:
+        assert leases.held_by_another(journal, "mine", 100.0) is None
+        take(journal, held_by(os.getpid()), 100.0)
+        assert leases.held_by_another(journal, "mine", 100.0) == journal.find_lease(LEASE)
+        assert leases.held_by_another(journal, "another", 100.0) is None
+        assert leases.held_by_another(journal, "mine", 100.0 + SECONDS) is None
+
+
 class TestTaking:
     def test_a_free_lease_is_taken(self, journal: Journal) -> None:
         lease = leases.acquire(journal, me(), seconds=SECONDS, now=100.0)

@@ -9,7 +9,7 @@ import pytest
 from dexray.engine import NotMine
 from tests.engine.faulty import give_up
 from tests.engine.rig import NIL, Machine, Rig, by_step, code_of, done, failed, settle, virtual, wait, with_channels
-from tests.machine.build import flow, go_to, graceful_complete, method, one, step, until
+from tests.machine.build import flow, go_to, graceful_complete, method, one, step, timer, until
 
 WORK = with_channels(flow(step("A"), step("B"), step("Ask", wait_for=True)), "news")
 ENDLESS = by_step(Ask_wait_for=wait(until(one("never"))))
@@ -97,6 +97,123 @@ async def test_a_restarted_owner_fences_its_former_life_under_the_same_name(rig:
     assert [event[1] for event in rig.events(run, "StepCompleted")] == ["A-1"]
     epochs = [epoch for _, epoch, _ in rig.records(run)]
     assert epochs == sorted(epochs)
+
+
+PARKED = with_channels(flow(step("Ask", wait_for=True), step("B")), "news")
+NAP = by_step(Ask_wait_for=wait(until(timer(30))), Ask_execute=done(go_to("B")), B=None)
+
+
+async def asleep(rig: Rig) -> tuple[Machine, Machine, str]:
+    """A former life and the present one, and a Flow that the former has in memory, and the present one not yet: it only
+    waits for a Timer."""
+    rig.script = NAP
+    former = await rig.host(PARKED)
+    run = await former.start("f")
+    await settle()
+    again = await rig.host(PARKED)
+    await again.host.recovered()
+    assert "f" in former.host.flows
+    assert "f" not in again.host.flows
+    return former, again, run
+
+
+@pytest.mark.statement("B157")
+@virtual
+async def test_a_former_life_wakes_no_flow_that_the_present_one_has_not_loaded_yet(rig: Rig) -> None:
+    former, again, run = await asleep(rig)
+    again.lane.hold()
+    before = rig.records(run)
+    await asyncio.sleep(40)
+    assert rig.records(run) == before
+    assert [task.step_type for task in former.port.ran] == ["Ask"]  # its wait_for, of old
+    again.lane.free()
+    await settle()
+    assert [task.step_type for task in again.port.ran] == ["Ask", "B"]
+
+
+@virtual
+async def test_a_former_life_takes_no_call_for_a_flow_that_nobody_has_loaded_since(rig: Rig) -> None:
+    former, again, run = await asleep(rig)
+    assert code_of(await give_up(former.publish("f", "news", NIL, fresh=True))) == "UNAVAILABLE"
+    assert rig.events(run, "MessagePublished") == []
+    await again.publish("f", "news", NIL, fresh=True)
+    assert (await again.describe("f")).channels == {"news": 1}
+
+
+@virtual
+async def test_a_former_life_starts_no_flow(rig: Rig) -> None:
+    former, again, _ = await asleep(rig)
+    assert code_of(await give_up(former.start("new", fresh=True))) == "UNAVAILABLE"
+    assert rig.runs("new") == []
+    await again.start("new", fresh=True)
+    assert [task.key.flow_id for task in former.port.ran] == ["f"]
+
+
+@pytest.mark.parametrize("by", ["a record that is refused", "a load", "its sweep"])
+@virtual
+async def test_a_former_life_steps_down_when_the_journal_tells_it(rig: Rig, by: str) -> None:
+    rig.script = ENDLESS
+    former = await rig.host(WORK, sweep_seconds=60.0)
+    await former.start("f")
+    told: list[str] = []
+    former.host._outlived = lambda: told.append("outlived")
+    again = await rig.host(WORK)
+    await again.host.recovered()
+    await again.start("g")
+    match by:
+        case "a record that is refused":
+            former.port.finish(former.port.only("A"), done(graceful_complete()))
+        case "a load":
+            await give_up(former.describe("g"))
+        case _:
+            await asyncio.sleep(59)
+            assert told == []
+            await asyncio.sleep(2)
+    await settle()
+    assert told == ["outlived"]
+    assert former.host.stopped
+    assert former.host.flows == {}
+    assert code_of(await give_up(former.describe("f"))) == "UNAVAILABLE"
+    assert await former.host.stop() == 0
+    assert not again.host.stopped
+
+
+@virtual
+async def test_an_owner_that_lost_a_flow_to_another_one_goes_on_with_the_rest(rig: Rig) -> None:
+    one_ = await rig.host(WORK)
+    await one_.start("f")
+    await hand_over(rig, one_)
+    assert code_of(await give_up(one_.publish("f", "news", NIL, fresh=True))) == "UNAVAILABLE"
+    await settle()
+    assert not one_.host.stopped
+    await one_.start("g")
+    assert (await one_.describe("g")).flow_id == "g"
+
+
+@pytest.mark.statement("B51", "B157")
+@pytest.mark.parametrize("heir", ["another owner", "a later life"])
+@virtual
+async def test_an_owner_that_was_away_while_its_run_was_replaced_adds_to_neither_run(rig: Rig, heir: str) -> None:
+    stale = await rig.host(WORK)
+    old = await stale.start("f")
+    attempt = stale.port.only("A")
+    if heir == "another owner":
+        now = await hand_over(rig, stale)
+    else:
+        now = await rig.host(WORK)
+        await now.host.recovered()
+    new = await now.start("f", id_reuse_policy="ALLOW_TERMINATE_IF_RUNNING", fresh=True)
+    before = rig.records(old), rig.records(new)
+    stale.port.finish(attempt, done(go_to("B")))
+    assert "UNAVAILABLE" in code_of(await give_up(stale.publish("f", "news", NIL, fresh=True)))
+    again = await give_up(stale.start("f", id_reuse_policy="ALLOW_TERMINATE_IF_RUNNING", fresh=True))
+    assert isinstance(again, NotMine) or code_of(again) == "UNAVAILABLE"
+    await settle()
+    assert (rig.records(old), rig.records(new)) == before
+    assert rig.runs("f") == [(old, "TERMINATED", False), (new, "RUNNING", True)]
+    assert [task.step_type for task in stale.port.ran] == ["A"]
+    now.port.finish(now.port.only("A"), done(graceful_complete()))
+    assert (await now.result("f")).status == "COMPLETED"
 
 
 @virtual

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from dexray.journal import Append, IndexEntry, NewRun, RequestAnswer, RunChange, StoreMark
 
+CLOSED = RunChange("COMPLETED", 200.0)
+
 
 def start(
     run_id: str,

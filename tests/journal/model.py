@@ -85,7 +85,7 @@ class ModelJournal:
         again = any((request.flow_id, request.request_id) in self.answers for request in record.requests)
         if record.new_run is not None:
             current = self.current(record.new_run.flow_id)
-            if current not in ("", record.new_run.replaces):
+            if current and (current != record.new_run.replaces or self.runs[current].is_open):
                 return Outcome.CONFLICT
             return Outcome.DURABLE if run is None and record.seq == 1 and not again else Outcome.FENCED
         if again or run is None or run.row.epoch != record.epoch or record.seq != len(run.written) + 1:

@@ -17,7 +17,7 @@ from dexray.journal import Journal, JournalRefused, JournalUnavailable, Outcome,
 from dexray.journal.blob_store import BlobStore, FolderStore, label_of, open_blob_store
 from dexray.journal.blobs import ORPHAN_SECONDS, STAGED_SECONDS
 from tests.journal.builders import record, start
-from tests.journal.test_journal_removal import CLOSED, clear, fail_write
+from tests.journal.test_journal_removal import clear, fail_write
 
 ONE, TWO = b"one" * 10_000, b"two" * 10_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dexray.journal import NEVER, Append, Journal, Outcome, Record, RequestAnswer, RunChange, RunRow
-from tests.journal.builders import record, start
+from dexray.journal import NEVER, Append, Journal, Outcome, Outlived, Record, RequestAnswer, RunChange, RunRow
+from tests.journal.builders import CLOSED, record, start
 from tests.journal.conftest import OpenJournal
 
 DURABLE, FENCED, CONFLICT = Outcome.DURABLE, Outcome.FENCED, Outcome.CONFLICT
@@ -161,7 +161,7 @@ class TestFencing:
         assert journal.append([late]) == [FENCED]
 
     def test_a_run_can_be_continued_after_it_was_replaced(self, journal: Journal) -> None:
-        journal.append([start("r1", "f1")])
+        journal.append([start("r1", "f1", change=CLOSED)])
         outcomes = journal.append([start("r2", "f1", replaces="r1"), record("r1", 2)])
         assert outcomes == [DURABLE, DURABLE]
 
@@ -178,15 +178,28 @@ class TestOneCurrentRun:
         assert outcomes == [DURABLE, CONFLICT, CONFLICT, DURABLE]
 
     def test_a_start_replaces_the_run_that_it_names(self, journal: Journal) -> None:
-        journal.append([start("r1", "f1")])
+        journal.append([start("r1", "f1", change=CLOSED)])
         assert journal.append([start("r2", "f1", replaces="r1")]) == [DURABLE]
         current, old = journal.current_run("f1"), journal.find_run("r1")
         assert current is not None
         assert old is not None
         assert (current.run_id, old.is_current) == ("r2", False)
 
+    @pytest.mark.statement("B51")
+    def test_a_run_that_is_open_is_not_replaced(self, journal: Journal, another: OpenJournal) -> None:
+        """Whoever wants it gone ends it first: its end is durable, or there is no new run."""
+        journal.append([start("r1", "f1"), record("r1", 2)])
+        late = [start("r2", "f1", replaces="r1"), record("r2", 2)]
+        assert another().append(late) == [CONFLICT, CONFLICT]
+        assert another().read_back(late) == [CONFLICT, CONFLICT]
+        current = journal.current_run("f1")
+        assert current is not None
+        assert current.run_id == "r1"
+        assert journal.append([record("r1", 3, change=CLOSED), start("r2", "f1", replaces="r1")]) == [DURABLE, DURABLE]
+        assert journal.append([start("r3", "f1", replaces="r2"), record("r2", 2, change=CLOSED)]) == [CONFLICT, DURABLE]
+
     def test_a_start_that_names_a_run_of_the_past_is_in_conflict(self, journal: Journal) -> None:
-        journal.append([start("r1", "f1")])
+        journal.append([start("r1", "f1", change=CLOSED)])
         journal.append([start("r2", "f1", replaces="r1")])
         assert journal.append([start("r3", "f1", replaces="r1")]) == [CONFLICT]
 
@@ -196,9 +209,13 @@ class TestOneCurrentRun:
         assert journal.append([start("r2", "f1", replaces="r1")]) == [DURABLE]
 
     def test_runs_may_replace_each_other_within_a_batch(self, journal: Journal) -> None:
-        journal.append([start("r1", "f1")])
+        journal.append([start("r1", "f1", change=CLOSED)])
         outcomes = journal.append(
-            [start("r2", "f1", replaces="r1"), start("r3", "f1", replaces="r2"), start("r4", "f1", replaces="r2")]
+            [
+                start("r2", "f1", replaces="r1", change=CLOSED),
+                start("r3", "f1", replaces="r2"),
+                start("r4", "f1", replaces="r2"),
+            ]
         )
         assert outcomes == [DURABLE, DURABLE, CONFLICT]
         rows = [journal.find_run(run_id) for run_id in ("r1", "r2", "r3")]
@@ -210,9 +227,9 @@ class TestOneCurrentRun:
         assert [run.run_id for run in journal.open_runs("host-1", "", 10)] == ["r1", "r2", "r3"]
 
     def test_a_start_that_is_sent_again_is_refused(self, journal: Journal) -> None:
-        journal.append([start("r1", "f1")])
+        journal.append([start("r1", "f1", change=CLOSED)])
         assert journal.append([start("r1", "f1")]) == [CONFLICT]
-        journal.append([start("r2", "f1", replaces="r1")])
+        journal.append([start("r2", "f1", replaces="r1", change=CLOSED)])
         assert journal.append([start("r1", "f1", replaces="r2")]) == [FENCED]
 
 
@@ -242,7 +259,7 @@ class TestReadingBack:
         assert journal.read_back([start("r2", "f1"), record("r2", 2)]) == [CONFLICT, CONFLICT]
 
     def test_a_run_that_was_replaced_since_is_still_there(self, journal: Journal) -> None:
-        journal.append([start("r1", "f1")])
+        journal.append([start("r1", "f1"), record("r1", 2, change=CLOSED)])
         journal.append([start("r2", "f1", replaces="r1")])
         assert journal.read_back([start("r1", "f1")]) == [DURABLE]
 
@@ -275,7 +292,8 @@ class TestOwners:
     def test_open_runs_move_up_to_a_limit(self, journal: Journal) -> None:
         journal.append([start(run_id, f"f-{run_id}", owner="old") for run_id in "abc"])
         journal.append([start("d", owner="other"), start("closed", owner="old", change=RunChange(closed_at=1.0))])
-        journal.append([start("past", "p", owner="old"), start("now", "p", owner="new", replaces="past")])
+        journal.append([start("past", "p", owner="old", change=CLOSED)])
+        journal.append([start("now", "p", owner="new", replaces="past")])
         assert journal.reassign("old", "new", 0) == []
         assert sorted(journal.reassign("old", "new", 2)) == ["f-a", "f-b"]
         assert journal.reassign("old", "new", 2) == ["f-c"]
@@ -298,6 +316,59 @@ class TestOwners:
     def test_runs_are_not_reassigned_to_the_owner_they_have(self, journal: Journal) -> None:
         with pytest.raises(ValueError, match="host-1"):
             journal.reassign("host-1", "host-1", 10)
+
+
+class TestLives:
+    """An owner that was given up and wakes up is not the owner any more, of whatever run."""
+
+    def test_a_later_life_fences_the_one_before_in_every_run_that_it_has_not_touched(
+        self, journal: Journal, another: OpenJournal
+    ) -> None:
+        journal.begin_life("host-1")
+        assert journal.append([start("r1"), start("r2")]) == [DURABLE, DURABLE]
+        heir = another()
+        heir.begin_life("host-1")
+        assert journal.append([record("r1", 2), start("r3"), record("r3", 2)]) == [FENCED] * 3
+        assert journal.append([start("r3")]) == [FENCED]
+        assert journal.append([record("r1", 2)]) == [FENCED]
+        assert (bodies(journal, "r1"), journal.find_run("r3")) == ([b"started"], None)
+        assert heir.append([record("r1", 2), start("r3")]) == [DURABLE, DURABLE]
+
+    def test_a_life_that_is_over_claims_nothing(self, journal: Journal, another: OpenJournal) -> None:
+        journal.begin_life("host-1")
+        journal.append([start("r1")])
+        assert journal.claim(["r1"], "host-1") == {"r1": 2}
+        heir = another()
+        heir.begin_life("host-1")
+        with pytest.raises(Outlived, match="host-1"):
+            journal.claim(["r1"], "host-1")
+        with pytest.raises(Outlived):
+            journal.claim([], "host-1")
+        run = journal.find_run("r1")
+        assert run is not None
+        assert run.epoch == 2
+        assert heir.claim(["r1"], "host-1") == {"r1": 3}
+
+    def test_what_a_life_has_written_is_told_to_it_when_it_is_over(
+        self, journal: Journal, another: OpenJournal
+    ) -> None:
+        journal.begin_life("host-1")
+        journal.append([start("r1")])
+        another().begin_life("host-1")
+        assert journal.read_back([start("r1"), record("r1", 2), start("r2")]) == [DURABLE, FENCED, FENCED]
+
+    def test_the_life_of_one_owner_is_nothing_to_another(self, journal: Journal, another: OpenJournal) -> None:
+        journal.begin_life("host-1")
+        for owner in ("host-2", "host-2", "host-10", "host"):
+            another().begin_life(owner)
+        assert journal.append([start("r1"), record("r1", 2)]) == [DURABLE, DURABLE]
+        assert journal.claim(["r1"], "host-1") == {"r1": 2}
+
+    def test_who_never_began_a_life_is_not_judged_by_it(self, journal: Journal, another: OpenJournal) -> None:
+        journal.append([start("r1")])
+        another().begin_life("host-1")
+        assert journal.append([record("r1", 2), start("r2")]) == [DURABLE, DURABLE]
+        assert journal.claim(["r1"], "host-1") == {"r1": 2}
 
 
 class TestAnswers:
@@ -331,7 +402,7 @@ class TestAnswers:
     @pytest.mark.statement("D8")
     def test_a_start_that_was_done_before_begins_no_second_run(self, journal: Journal) -> None:
         answer = RequestAnswer("f1", "start:c1", b"r1")
-        journal.append([start("r1", "f1", requests=(answer,))])
+        journal.append([start("r1", "f1", requests=(answer,), change=CLOSED)])
         assert journal.append([start("r2", "f1", replaces="r1", requests=(answer,))]) == [FENCED]
         found = journal.current_run("f1")
         assert found is not None
@@ -339,7 +410,7 @@ class TestAnswers:
 
     @pytest.mark.statement("D8")
     def test_answers_are_scoped_to_their_flow_id_and_outlive_its_runs(self, journal: Journal) -> None:
-        journal.append([start("r1", "f1", requests=(RequestAnswer("f1", "q1", b"of f1"),))])
+        journal.append([start("r1", "f1", requests=(RequestAnswer("f1", "q1", b"of f1"),), change=CLOSED)])
         journal.append([start("r2", "f2", requests=(RequestAnswer("f2", "q1", b"of f2"),))])
         journal.append([start("r3", "f1", replaces="r1")])
         assert journal.recorded_answer("f1", "q1") == b"of f1"

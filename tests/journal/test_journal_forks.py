@@ -7,7 +7,7 @@ from sqlalchemy import create_engine, select
 
 from dexray.journal import Journal, Outcome
 from dexray.journal.schema import blob_refs
-from tests.journal.builders import record, start
+from tests.journal.builders import CLOSED, record, start
 
 
 def refs(journal_url: str) -> dict[str, set[str]]:
@@ -24,20 +24,20 @@ def refs(journal_url: str) -> dict[str, set[str]]:
 @pytest.mark.statement("C52", "D12")
 def test_a_fork_refers_to_the_blobs_of_the_run_that_it_names_and_to_its_own(journal: Journal, journal_url: str) -> None:
     journal.append([start("r1", "f", blobs={"h1": b"one"}), start("other", "g", blobs={"h9": b"nine"})])
-    journal.append([record("r1", 2, blobs={"h2": b"two"})])
+    journal.append([record("r1", 2, blobs={"h2": b"two"}, change=CLOSED)])
     fork = start("r2", "f", replaces="r1", blobs_of="r1", blobs={"h2": b"two", "h3": b"three"})
     assert journal.append([fork]) == [Outcome.DURABLE]
     assert refs(journal_url) == {"r1": {"h1", "h2"}, "r2": {"h1", "h2", "h3"}, "other": {"h9"}}
 
 
 def test_a_fork_of_a_fork_refers_to_all_of_them(journal: Journal, journal_url: str) -> None:
-    journal.append([start("r1", "f", blobs={"h1": b"one"})])
-    journal.append([start("r2", "f", replaces="r1", blobs_of="r1")])
+    journal.append([start("r1", "f", blobs={"h1": b"one"}, change=CLOSED)])
+    journal.append([start("r2", "f", replaces="r1", blobs_of="r1", change=CLOSED)])
     journal.append([start("r3", "f", replaces="r2", blobs_of="r2")])
     assert refs(journal_url)["r3"] == {"h1"}
 
 
 def test_a_fork_that_is_refused_refers_to_nothing(journal: Journal, journal_url: str) -> None:
-    journal.append([start("r1", "f", blobs={"h1": b"one"}), start("r2", "f", replaces="r1")])
+    journal.append([start("r1", "f", blobs={"h1": b"one"}, change=CLOSED), start("r2", "f", replaces="r1")])
     assert journal.append([start("r3", "f", replaces="r1", blobs_of="r1")]) == [Outcome.CONFLICT]
     assert "r3" not in refs(journal_url)

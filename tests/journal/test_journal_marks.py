@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dexray.journal import Journal, Outcome, RunChange, StoreMark
-from tests.journal.builders import record, start
+from tests.journal.builders import CLOSED, record, start
 from tests.journal.conftest import OpenJournal
 
 
@@ -46,7 +46,7 @@ def test_a_later_mark_takes_the_place_of_an_earlier_one_but_keeps_its_time(journ
 
 
 def test_the_mark_of_a_new_run_takes_the_place_of_that_of_the_run_before(journal: Journal) -> None:
-    journal.append([start("r1", "f", marks=(mark(b"old"),))])
+    journal.append([start("r1", "f", marks=(mark(b"old"),), change=CLOSED)])
     (old,) = journal.find_marks("main", ["f"])
     journal.append([start("r2", "f", replaces="r1", marks=(mark(b"new"),))])
     journal.clear_marks([old])

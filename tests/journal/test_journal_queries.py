@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dexray.journal import Journal, Lease, RunChange, StoredDeployment
-from tests.journal.builders import record, start
+from tests.journal.builders import CLOSED, record, start
 from tests.journal.conftest import OpenJournal
 
 
@@ -43,7 +43,7 @@ class TestRuns:
         assert journal.open_runs("host-1", "é", 3) == []
 
     def test_only_current_runs_that_are_not_closed_are_open(self, journal: Journal) -> None:
-        journal.append([start("r1", "f1"), start("r2", "f2")])
+        journal.append([start("r1", "f1", change=CLOSED), start("r2", "f2")])
         journal.append([start("r3", "f1", replaces="r1")])
         journal.append([record("r2", 2, change=RunChange(status="FAILED", closed_at=5.0))])
         assert [run.run_id for run in journal.open_runs("host-1", "", 10)] == ["r3"]
@@ -69,7 +69,7 @@ class TestListing:
         assert pages(journal, 10, flow_type="None") == [[]]
 
     def test_a_replaced_run_is_not_listed(self, journal: Journal) -> None:
-        journal.append([start("a", "f1"), start("b", "f1", replaces="a")])
+        journal.append([start("a", "f1", change=CLOSED), start("b", "f1", replaces="a")])
         assert pages(journal, 10) == [["b"]]
 
     def test_runs_that_start_between_two_pages_shift_nothing(self, journal: Journal) -> None:

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, func, select
 
-from dexray.journal import Journal, NewMessage, Outcome, RequestAnswer, RunChange
+from dexray.journal import Journal, NewMessage, Outcome, RequestAnswer
 from dexray.journal.interface import JournalUnavailable
 from dexray.journal.removal import AT_ONCE, LATER, OF_FLOW_ID, unused_blobs
 from dexray.journal.schema import metadata
-from tests.journal.builders import record, start
+from tests.journal.builders import CLOSED, record, start
 from tests.journal.conftest import OpenJournal
-
-CLOSED = RunChange("COMPLETED", 200.0)
 
 
 def closed_run(journal: Journal, run_id: str, flow_id: str, records: int = 3, **more: Any) -> None:

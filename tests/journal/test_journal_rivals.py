@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, select
 
 from dexray.journal import Journal, Outcome
 from dexray.journal.schema import events
-from tests.journal.builders import record, start
+from tests.journal.builders import CLOSED, record, start
 from tests.journal.conftest import OpenJournal
 
 DURABLE, FENCED, CONFLICT = Outcome.DURABLE, Outcome.FENCED, Outcome.CONFLICT
@@ -105,7 +105,7 @@ def test_of_starts_of_one_flow_id_at_the_same_time_one_wins(
 ) -> None:
     flows = 20
     if replaces:
-        journal.append([start(f"old-{flow}", f"flow-{flow}") for flow in range(flows)])
+        journal.append([start(f"old-{flow}", f"flow-{flow}", change=CLOSED) for flow in range(flows)])
     journals = [another() for _ in range(OWNERS)]
     outcomes: list[list[Outcome]] = [[] for _ in range(flows)]
     begin = [threading.Barrier(OWNERS) for _ in range(flows)]

@@ -27,7 +27,7 @@ from dexray.journal.sql import SqlJournal
 from dexray.journal.sqlite import SqliteDatabase
 from dexray.search import And, KeyTest
 from tests.journal import processes
-from tests.journal.builders import record, start
+from tests.journal.builders import CLOSED, record, start
 from tests.journal.conftest import BACKENDS, OpenJournal, tear_down
 from tests.postgres import postgres_server
 
@@ -159,6 +159,7 @@ def back_to_version_2(journal_url: str) -> None:
     current = "is_current" if journal_url.startswith("postgresql") else "is_current = 1"
     ask(
         journal_url,
+        "DROP TABLE owners",
         "DROP TABLE store_marks",
         "DROP TABLE attribute_index",
         "DROP INDEX runs_newest",
@@ -183,10 +184,25 @@ def test_a_database_of_version_5_gets_the_marks_of_attribute_stores(journal_url:
     assert tables(journal_url) == newest
 
 
+def test_a_database_of_version_6_gets_the_lives_of_its_owners(
+    journal_url: str, database: Database, another: OpenJournal
+) -> None:
+    database.migrate(upgrade)
+    newest = tables(journal_url)
+    another().append([start("r1")])
+    ask(journal_url, "DROP TABLE owners", "DELETE FROM schema_version WHERE version > 6")
+    database.migrate(lambda connection: upgrade(connection, MIGRATIONS[:7]))
+    assert tables(journal_url) == newest
+    opened = another()
+    opened.begin_life("host-1")
+    assert opened.claim(["r1"], "host-1") == {"r1": 2}
+
+
 def test_a_database_of_version_2_gets_search(journal_url: str, database: Database, another: OpenJournal) -> None:
     database.migrate(upgrade)
     newest = tables(journal_url)
-    another().append([start("a", "f", started_at=1.0), start("b", "f", started_at=2.0, replaces="a")])
+    first = start("a", "f", started_at=1.0, change=CLOSED)
+    another().append([first, start("b", "f", started_at=2.0, replaces="a")])
     back_to_version_2(journal_url)
     assert "attribute_index" not in tables(journal_url)
     database.migrate(lambda connection: upgrade(connection, MIGRATIONS))

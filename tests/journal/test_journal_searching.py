@@ -25,7 +25,7 @@ from dexray.journal import searching as sql
 from dexray.journal.interface import IndexEntry
 from dexray.search import parse, resolve
 from dexray.search.syntax import Comparison, Conjunction, Disjunction, Negation, Tree
-from tests.journal.builders import record, start
+from tests.journal.builders import CLOSED, record, start
 
 TYPES = {
     "city": ("KEYWORD",),
@@ -357,7 +357,8 @@ def test_what_is_refused_changes_no_entry(journal: Journal) -> None:
 
 
 def test_a_replaced_run_is_found_unless_only_the_latest_are_wanted(journal: Journal) -> None:
-    journal.append([start("a", "f", started_at=1.0), start("b", "f", started_at=2.0, replaces="a")])
+    old = start("a", "f", started_at=1.0, change=CLOSED)
+    journal.append([old, start("b", "f", started_at=2.0, replaces="a")])
     assert search(journal, "FlowId = 'f'") == ["b", "a"]
     assert search(journal, "FlowId = 'f'", latest_only=True) == ["b"]
     assert search(journal, "NOT FlowId = 'f'", latest_only=True) == []

@@ -25,7 +25,7 @@ from dexray.journal import (
     StoredDeployment,
     open_journal,
 )
-from tests.journal.builders import record, start
+from tests.journal.builders import CLOSED, record, start
 from tests.postgres import postgres_server
 from tests.wire_proxy import Cut, Wire
 
@@ -93,7 +93,10 @@ def settle(journal: Journal, batch: Sequence[Append]) -> list[Outcome]:
 ANSWER = RequestAnswer("f1", "q1", b"yes")
 APPENDS: dict[str, list[Append]] = {
     "a start": [start("r3", "f3", requests=(RequestAnswer("f3", "q", b"started"),))],
-    "a start in another's place": [start("r3", "f1", replaces="r1", blobs_of="r1", blobs={"h": b"body"})],
+    "a start in another's place": [
+        record("r1", 3, change=CLOSED),
+        start("r3", "f1", replaces="r1", blobs_of="r1", blobs={"h": b"body"}),
+    ],
     "a record": [record("r1", 3)],
     "a record with an answer": [record("r1", 3, requests=(ANSWER,), change=RunChange(next_wake=NEVER))],
     "a record with a checkpoint and blobs": [record("r1", 3, checkpoint=b"state", blobs={"h": b"body"})],

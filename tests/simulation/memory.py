@@ -19,6 +19,7 @@ from dexray.journal.interface import (
     LoadedRun,
     NewMessage,
     Outcome,
+    Outlived,
     Record,
     RunRow,
     StoredDeployment,
@@ -103,6 +104,7 @@ class Database:
         self.deployments: dict[str, StoredDeployment] = {}
         self.newest: dict[str, str] = {}
         self.leases: dict[str, Lease] = {}
+        self.lives: dict[str, int] = {}
         self.streams: dict[tuple[str, str], tuple[int, list[StoredMessage]]] = {}
         self.taps: list[Tap] = []
 
@@ -112,7 +114,7 @@ class Database:
         again = any((request.flow_id, request.request_id) in self.answers for request in record.requests)
         if record.new_run is not None:
             current = self.current.get(record.new_run.flow_id)
-            if current is not None and current.run_id != record.new_run.replaces:
+            if current is not None and (current.run_id != record.new_run.replaces or current.is_open):
                 return CONFLICT
             return DURABLE if run is None and record.seq == 1 and not again else FENCED
         if again or run is None or run.epoch != record.epoch or record.seq != len(run.records) + 1:
@@ -160,6 +162,7 @@ class MemoryJournal(Journal):
     def __init__(self, database: Database, who: str = "") -> None:
         self.database = database
         self.who = who
+        self.life: tuple[str, int] | None = None
 
     def migrate(self) -> None:
         pass
@@ -171,6 +174,8 @@ class MemoryJournal(Journal):
 
     def append(self, batch: Sequence[Append]) -> list[Outcome]:
         database = self.database
+        if self._is_outlived():
+            return [FENCED] * len(batch)
         outcomes: list[Outcome] = []
         refused: dict[str, Outcome] = {}
         for record in batch:
@@ -191,6 +196,8 @@ class MemoryJournal(Journal):
         outcomes: list[Outcome | None] = []
         ends: dict[str, int] = {}
         current = {name: run.run_id for name, run in self.database.current.items()}
+        is_open = {run.run_id for run in self.database.current.values() if run.is_open}
+        outlived = self._is_outlived()
         refused: dict[str, Outcome] = {}
         answered = set(self.database.answers)
         for record in batch:
@@ -200,11 +207,12 @@ class MemoryJournal(Journal):
                 if (there.epoch, there.body) == (record.epoch, record.body):
                     outcomes.append(DURABLE)
                     continue
-            outcome = refused.get(record.run_id)
+            outcome = FENCED if outlived else refused.get(record.run_id)
             if outcome is None:
                 end = ends.get(record.run_id, len(run.records) if run is not None else 0)
                 if record.new_run is not None:
-                    if current.get(record.new_run.flow_id, "") not in ("", record.new_run.replaces):
+                    found = current.get(record.new_run.flow_id, "")
+                    if found not in ("", record.new_run.replaces) or found in is_open:
                         outcome = CONFLICT
                     elif end or run is not None or record.seq != 1:
                         outcome = FENCED
@@ -216,6 +224,9 @@ class MemoryJournal(Journal):
                 if outcome is None:
                     if record.new_run is not None:
                         current[record.new_run.flow_id] = record.run_id
+                        is_open.add(record.run_id)
+                    if record.change is not None and record.change.closed_at is not None:
+                        is_open.discard(record.run_id)
                     answered |= requests
                     ends[record.run_id] = record.seq
                 else:
@@ -225,7 +236,17 @@ class MemoryJournal(Journal):
 
     # Owners
 
+    def begin_life(self, owner: str) -> None:
+        lives = self.database.lives
+        lives[owner] = lives.get(owner, 0) + 1
+        self.life = (owner, lives[owner])
+
+    def _is_outlived(self) -> bool:
+        return self.life is not None and self.database.lives[self.life[0]] != self.life[1]
+
     def claim(self, run_ids: Sequence[str], owner: str) -> dict[str, int]:
+        if self._is_outlived():
+            raise Outlived(f"a later life of {owner} has begun")
         claimed = {}
         for run_id in run_ids:
             run = self.database.runs.get(run_id)
