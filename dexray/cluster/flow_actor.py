@@ -3,10 +3,11 @@
 The actor is detached and named, and its name is its name as an owner in the database. Its process starts at once; it
 touches the database when the Directory says that the database is ours. When its process dies, Ray starts it again under
 the same name; it begins the next life of its owner, which fences the old process wherever that may still be, and
-resumes its runs. For that no other process has to tell it anything: all it needs to know it was made with, or reads from
-the database. An old process that wakes up is told by the database that its life is over, and ends itself. So does one
-that Ray still believes in (the former one was frozen while it began, and began late): Ray starts it again, and that is
-the newest life. It begins none while another cluster's engine has the database: two would end each other in turns.
+resumes its runs. For that no other process has to tell it anything: all it needs to know it was made with, or reads
+from the database. An old process that wakes up is told by the database that its life is over, and ends itself. So does
+one that Ray still believes in (the former one was frozen while it began, and began late): Ray starts it again, and
+that is the newest life. It begins none while another cluster's engine has the database: two would end each other in
+turns.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ import ray
 from ray.exceptions import RayError
 
 from dex import DexServiceError, StatusCode
+from dexray.cluster.tokens import why_unreachable
 from dexray.settings import Settings
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ class RaySession:
                 threading.Thread(target=self._watch, args=(self._ours,), name="dexray-watch", daemon=True).start()
         except (ConnectionError, RayError, RuntimeError, ValueError, OSError) as error:
             where = "an embedded Ray can't be started" if self._embedded else f"Ray at {address} can't be reached"
-            raise DexServiceError(StatusCode.UNAVAILABLE, f"{where}: {error}", operation="connect") from error
+            code, detail = why_unreachable(where, error)
+            raise DexServiceError(code, detail, operation="connect") from error
         except BaseException:
             # It may still be starting, on a slow machine: its end comes after that, whoever waits for it.
             self._lasting.submit(ray.shutdown)

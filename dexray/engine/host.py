@@ -148,7 +148,7 @@ class FlowHost:
 
     def _step_down(self, why: Outlived) -> None:
         if not self.stopped:
-            logger.error("%s: this one steps down", why)
+            logger.warning("%s: this one steps down", why)
             self.stopped = True
             self._stepping_down = asyncio.get_running_loop().create_task(self._end_life())
 

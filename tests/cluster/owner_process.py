@@ -55,7 +55,7 @@ class Work(Step[str]):
     async def execute(self, context: AsyncContext, input: str) -> StepDecision:
         with (Path(input) / "effects").open("a") as effects:
             effects.write(f"{context.flow_id} {context.attempt} {os.getpid()}\n")
-        while not released_by(input, os.getpid()).exists():
+        while not released_by(input, os.getpid()).exists():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         return graceful_complete(f"attempt {context.attempt}")
 

@@ -155,6 +155,10 @@ class Machine:
         self.store_lane.free()
         await self.host.abandon()
 
+    def is_overtaken(self) -> None:
+        """What it sends was on its way when the next life of its owner began: it is judged by epochs alone."""
+        self.journal.inner._appender.life = None
+
     async def end(self) -> None:
         """Ends in order."""
         self.running = False

@@ -61,8 +61,8 @@ async def test_a_time_travel_that_arrives_after_its_repeat_begins_no_second_run(
 @pytest.mark.statement("D8")
 @virtual
 async def test_a_publish_in_the_socket_of_a_frozen_owner_is_not_done_again_when_it_thaws(rig: Rig) -> None:
-    """The successor has done the repeat. The old process never had the Flow in memory, so its claim is a good one; that
-    the call was done it can't know, but the database does."""
+    """The successor has done the repeat. The old process never had the Flow in memory, so its claim is a good one if it
+    comes just before the successor's life begins; that the call was done it can't know, but the database does."""
     rig.script = by_step(Ask_wait_for=wait(until(one("other"))))
     spec = replace(asking(), channels=("news", "other"))
     first = await rig.host(spec)
@@ -75,6 +75,7 @@ async def test_a_publish_in_the_socket_of_a_frozen_owner_is_not_done_again_when_
     successor = await rig.host(spec)
     publish = s.Publish(flow_id="f", channel="news", values=(ONE,), request_id="p", fresh=True)
     answer = await successor.call(replace(publish, fresh=False))
+    frozen.is_overtaken()
     with pytest.raises(ServiceError) as late:
         await frozen.call(publish)
     assert code_of(late.value) == "UNAVAILABLE"
@@ -122,6 +123,7 @@ async def test_a_flow_that_a_former_life_started_after_the_new_one_looked_is_tak
     zombie = await rig.host(asking())
     successor = await rig.host(asking(), sweep_seconds=60.0)
     await successor.host.recovered()
+    zombie.is_overtaken()
     await zombie.call(start("f"))
     await zombie.crash()
     assert "f" not in successor.host.flows
@@ -161,11 +163,13 @@ async def test_a_start_looks_at_the_end_of_the_run_before_only_when_that_is_dura
 async def test_a_closed_run_in_memory_gives_way_to_the_new_one_that_another_life_of_its_owner_began(rig: Rig) -> None:
     """Nothing is written for a closed run, so the database refuses nothing that would tell its owner."""
     rig.script = by_step(Ask_wait_for=wait(until(one("news"))))
+    thawed = await rig.host(asking())
+    await settle()
     successor = await rig.host(asking())
     old = await successor.start("f")
     await successor.stop("f")
     assert (await successor.result("f")).run_id == old
-    thawed = await rig.host(asking())
+    thawed.is_overtaken()
     again = replace(start("f", id_reuse_policy="ALLOW_IF_NOT_RUNNING"), call_id="call-2", request_id="r2")
     new = (await thawed.call(again)).run_id
     await thawed.crash()
@@ -180,10 +184,12 @@ async def test_a_closed_run_in_memory_gives_way_to_the_new_one_that_another_life
 @virtual
 async def test_the_end_of_a_flow_is_told_from_memory_for_a_moment_only(rig: Rig) -> None:
     rig.script = by_step(Ask_wait_for=wait(until(one("news"))))
+    thawed = await rig.host(asking())
+    await settle()
     successor = await rig.host(asking())
     await successor.start("f")
     await successor.stop("f")
-    thawed = await rig.host(asking())
+    thawed.is_overtaken()
     again = replace(start("f", id_reuse_policy="ALLOW_IF_NOT_RUNNING"), call_id="call-2", request_id="r2")
     new = (await thawed.call(again)).run_id
     await thawed.crash()
@@ -217,10 +223,12 @@ async def test_an_owner_that_lost_a_flow_begins_no_run_beside_the_open_one_becau
 @virtual
 async def test_the_sweep_finds_the_new_run_of_a_flow_whose_closed_one_is_in_memory(rig: Rig) -> None:
     rig.script = by_step(Ask_wait_for=wait(until(one("news"))))
+    zombie = await rig.host(asking())
+    await settle()
     successor = await rig.host(asking(), sweep_seconds=60.0)
     await successor.start("f")
     await successor.stop("f")
-    zombie = await rig.host(asking())
+    zombie.is_overtaken()
     again = replace(start("f", id_reuse_policy="ALLOW_IF_NOT_RUNNING"), call_id="call-2", request_id="r2")
     rig.script = by_step()  # nothing comes of its attempts any more
     new = (await zombie.call(again)).run_id

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 from dexray.journal import Journal, JournalRefused, JournalUnavailable, Outcome, RunChange, open_journal
 from dexray.journal.blob_store import BlobStore, FolderStore, label_of, open_blob_store
 from dexray.journal.blobs import ORPHAN_SECONDS, STAGED_SECONDS
-from tests.journal.builders import record, start
+from tests.journal.builders import CLOSED, record, start
 from tests.journal.test_journal_removal import clear, fail_write
 
 ONE, TWO = b"one" * 10_000, b"two" * 10_000

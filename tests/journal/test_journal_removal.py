@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, func, select
 
-from dexray.journal import Journal, NewMessage, Outcome, RequestAnswer
+from dexray.journal import Journal, NewMessage, Outcome, RequestAnswer, RunChange
 from dexray.journal.interface import JournalUnavailable
 from dexray.journal.removal import AT_ONCE, LATER, OF_FLOW_ID, unused_blobs
 from dexray.journal.schema import metadata

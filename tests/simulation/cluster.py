@@ -279,6 +279,7 @@ class Life:
             new_id=self._new_id,
             settings=self.schedule.plan.settings,
             router=self,
+            outlived=lambda: self.schedule.world.fate.call_soon(self.schedule.directory.stepped_down, self),
         )
         self.schedule.hosts.append(self.host)
         self.host.deploy(self.schedule.deployment)
@@ -462,6 +463,14 @@ class Directory:
     async def _stop(self, life: Life, drain: float) -> None:
         await life.host.stop(drain)
         self._schedule.world.fate.call_soon(self._stopped, life)
+
+    def stepped_down(self, life: Life) -> None:
+        """A process that was told that its life is over ends itself; if it is the one that bears the name, a next one
+        follows."""
+        self._schedule.faults["stepped down"] += 1
+        self._schedule.world.say(life.name, "has stepped down")
+        if not life.process.is_dead:
+            self._stopped(life)
 
     def deploy(self) -> None:
         """The same code under another name, on all that live."""

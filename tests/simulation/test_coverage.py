@@ -98,6 +98,7 @@ FAULTS = [
     "cut before",
     "cut after",
     "stale read",
+    "stepped down",
     "request lost",
     "request late",
     "reply lost",
