@@ -405,6 +405,68 @@ def test_an_output_is_the_one_that_was_planned(kind: str, plan: dict[str, Any], 
     assert of_kind(kind, plan, [[[7, 9.0, "timer"]]], status=status) == {"a wrong output"}
 
 
+def a_trip(answer: str, *stops: int, runs: int = 2) -> set[str]:
+    """Back after the first of two stops."""
+    records = [
+        said("begun", number=0, kind="trip", plan={"stops": 2, "back_after": 1}),
+        *acked("start", "run-1"),
+        *acked("stop-0", ["m1"], values=[0]),
+        *acked("back", answer, is_travel=True),
+        *acked("stop-1", ["m2"], values=[1]),
+        said("ended", status="COMPLETED", outputs=[list(stops)], error=""),
+    ]
+    ends = ["TERMINATED", *["COMPLETED"] * (runs - 1)]
+    found = [Run(f"run-{number}", FLOW, "TripFlow", end, 1, True, None) for number, end in enumerate(ends, 1)]
+    rows = {run.run_id: [Row(1, 1, 1.0, [["FlowStarted/1"], ["FlowClosed/1", run.status]])] for run in found}
+    return found_in(Evidence({"p0": records}, [], found, rows), least=0)
+
+
+def test_a_time_travel_is_there_once_with_what_came_from_outside() -> None:
+    assert a_trip("run-2", 0, 1) == set()
+    assert a_trip("run-2", 1) == {"a lost or doubled message"}
+    assert a_trip("run-2", 0, 0, 1) == {"a lost or doubled message"}
+    assert a_trip("run-1", 0, 1) == {"a lost time travel"}
+    assert a_trip("run-2", 0, 1, runs=3) == {"a doubled start"}
+    assert "a lost start" in a_trip("run-2", 0, 1, runs=1)
+
+
+def test_a_search_finds_what_was_acknowledged() -> None:
+    assert a_count({"add-0-0": 2, "add-1-0": 5}, [5, 3], (("found", 1),)) == set()
+    assert a_count({"add-0-0": 2, "add-1-0": 5}, [5, 3], (("found", 0),)) == {"a stale search"}
+
+
+def removal(
+    *, closed: float, missed: float | None, deleted: str = "", gone: bool = True, now: float = 500.0
+) -> set[str]:
+    """A Flow that closed, and was missed or not; `retention` is 200 s. deleted: "asked" or "acked" by a client."""
+    records = [
+        said("begun", number=0, kind="brief", plan={"steps": 0}),
+        *acked("start", RUN),
+        said("ended", status="COMPLETED", outputs=[0], error=""),
+        *({"": [], "asked": acked("delete", None)[:1], "acked": acked("delete", None)}[deleted]),
+        *([said("read", name="gone", value=gone)] if deleted == "acked" else []),
+    ]
+    run = Run(RUN, FLOW, "BriefFlow", "COMPLETED", 1, True, None)
+    rows = {RUN: [Row(1, 1, closed, [["FlowStarted/1"], ["FlowClosed/1", "COMPLETED"]])]}
+    evidence = Evidence({"p0": records}, [], [run], rows, {} if missed is None else {RUN: missed}, now)
+    return {violation.partition(":")[0] for violation in audit(evidence, least=0, retention=200.0).violations}
+
+
+def test_a_run_goes_when_its_time_is_over_and_not_before() -> None:
+    assert removal(closed=100.0, missed=301.0) == set()
+    assert removal(closed=100.0, missed=250.0) == {"removed too early"}
+    assert removal(closed=250.0, missed=None) == set()
+    assert removal(closed=100.0, missed=None) == {"not removed"}
+
+
+def test_a_flow_that_was_deleted_is_gone_and_stays_so() -> None:
+    assert removal(closed=100.0, missed=101.0, deleted="acked") == set()
+    assert removal(closed=100.0, missed=101.0, deleted="asked") == set()
+    assert removal(closed=400.0, missed=None, deleted="asked") == set()
+    assert removal(closed=400.0, missed=None, deleted="acked") == {"not removed"}
+    assert removal(closed=100.0, missed=101.0, deleted="acked", gone=False) == {"a stale read"}
+
+
 def test_a_flow_ends_as_it_was_stopped() -> None:
     assert of_kind("stay", {"how": "CANCEL"}, [], status="CANCELED") == set()
     assert of_kind("stay", {"how": "CANCEL"}, [], status="TERMINATED") == {"a wrong end"}
@@ -478,7 +540,7 @@ def test_what_the_engine_writes_is_what_the_auditor_reads(tmp_path: Path, monkey
     server = postgres_server()
     url = server.new_database()
     # Without naps, which measure the wall's time, and without detached attempts and Streams, which need a cluster.
-    kinds = ("letters", "fan", "counter", "flaky", "stay", "parent")
+    kinds = ("letters", "fan", "counter", "flaky", "stay", "trip", "parent")
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(play(tmp_path, url, {kind: KINDS.index(kind) for kind in kinds}))
     evidence = read_all(tmp_path, url.replace("postgresql+psycopg:", "postgresql:"))
@@ -504,6 +566,9 @@ class Unfenced:
             ((last,),) = connection.execute("SELECT max(seq) FROM events WHERE run_id = %s", (record.run_id,))
             connection.execute("UPDATE runs SET epoch = %s WHERE run_id = %s", (record.epoch, record.run_id))
         return record if last is None else replace(record, seq=last + 1)
+
+    def begin_life(self, owner: str) -> None:
+        pass
 
     def __getattr__(self, operation: str) -> Any:
         return getattr(self._inner, operation)

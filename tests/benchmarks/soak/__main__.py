@@ -13,12 +13,15 @@ from collections import Counter
 from pathlib import Path
 
 from tests.benchmarks.soak.audit import Audit, audit
-from tests.benchmarks.soak.evidence import read_all, write_evidence
+from tests.benchmarks.soak.evidence import Archive, read_all, write_evidence
 from tests.benchmarks.soak.faults import Faults
 from tests.benchmarks.soak.processes import Nodes, Producers
+from tests.benchmarks.soak.producer import RETENTION
 from tests.postgres import PostgresServer
 
 DATABASE = "soak"
+LOST_FOR = 120.0  # seconds after the loss of its head in which a cluster has to have ended: Ray gives it 60
+LOOK_EVERY = 5.0  # seconds between two looks for closed runs
 LEAST_PER_MINUTE = 3  # Flows completed: a soak that does less has shown nothing
 
 
@@ -46,22 +49,33 @@ def soak(folder: Path, options: argparse.Namespace) -> tuple[Audit, Counter[str]
         producers = Producers(folder, [f"p{number}" for number in range(options.producers)], options.seed)
         wait_until_under_way(folder, producers)
         faults = Faults(options.seed, options.pace, nodes, producers, server, DATABASE, folder / "faults.jsonl")
+        archive = Archive(server.url(DATABASE))
+        looked = time.monotonic()
         end = time.monotonic() + options.minutes * 60
         while time.monotonic() < end:
             producers.look_after()
             if not options.no_faults:
                 faults.tick()
+            if time.monotonic() - looked > LOOK_EVERY:
+                archive.look()
+                looked = time.monotonic()
             time.sleep(0.2)
         faults.end()
         (folder / "stop").touch()
         settled_by = time.monotonic() + options.settle
         while not producers.all_done and time.monotonic() < settled_by:
             producers.look_after()
+            if time.monotonic() - looked > LOOK_EVERY:
+                archive.look()
+                looked = time.monotonic()
             time.sleep(0.2)
         took = time.monotonic() - settled_by + options.settle
         faults.note(f"settled after {took:.0f} s" if producers.all_done else "not settled in time")
         evidence = read_all(folder, server.url(DATABASE))
-        found = audit(evidence, least=int(options.minutes * LEAST_PER_MINUTE))
+        archive.add_to(evidence)
+        found = audit(evidence, least=int(options.minutes * LEAST_PER_MINUTE), retention=RETENTION)
+        for process in nodes.left_of_lost_ones(LOST_FOR):
+            found.add("a process of a lost cluster lives", process)
         if not producers.all_done:
             found.add("unsettled", f"clients that still wait {options.settle:g} s after the last fault")
         for what in producers.unexpected:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.benchmarks.soak.audit_clients import audit_clients
 from tests.benchmarks.soak.audit_journal import audit_run
+from tests.benchmarks.soak.audit_removal import audit_removal
 from tests.benchmarks.soak.evidence import Evidence, open_runs
 
 
@@ -31,21 +32,24 @@ class Audit:
             self.flows.append(flow)
 
 
-def audit(evidence: Evidence, *, least: int) -> Audit:
-    """least: so many Flows have to be COMPLETED."""
+def audit(evidence: Evidence, *, least: int, retention: float = 0.0) -> Audit:
+    """least: so many Flows have to be COMPLETED. retention: seconds for which closed runs are kept; 0: for good."""
     found = Audit()
     effects: Counter[tuple[str, str, int]] = Counter(
-        (effect.flow, effect.step, effect.attempt) for effect in evidence.effects
+        (effect.run or effect.flow, effect.step, effect.attempt) for effect in evidence.effects
     )
     for run in evidence.runs:
         audit_run(run, evidence.rows.get(run.run_id, []), effects, partial(found.add, flow=run.flow_id))
     for run in open_runs(evidence):
         found.add("unsettled", f"run {run.run_id} of {run.flow_type} is {run.status}", run.flow_id)
-    for (flow, step, attempt), count in effects.items():
+    flow_of = {effect.run or effect.flow: effect.flow for effect in evidence.effects}
+    for (run_or_flow, step, attempt), count in effects.items():
         # An ASYNC attempt may run again under its number: its start may not have been committed when its owner died.
         if count > 1 and not step.startswith("RelaxedBranch"):
-            found.add("an attempt ran twice", f"attempt {attempt} of {step} ran {count} times", flow)
+            text = f"attempt {attempt} of {step} ran {count} times"
+            found.add("an attempt ran twice", text, flow_of[run_or_flow])
     audit_clients(evidence, found.add)
+    audit_removal(evidence, retention, found.add)
     completed = Counter(run.flow_type for run in evidence.runs if run.status == "COMPLETED")
     if completed.total() < least:
         found.add("too few", f"{completed.total()} Flows are COMPLETED, at least {least} are wanted")
@@ -64,6 +68,8 @@ def figures_of(evidence: Evidence) -> dict[str, Any]:
         "messages": tags["MessagePublished/1"],
         "rpcs": tags["RpcApplied/1"],
         "timers": tags["TimerFired/1"],
+        "travels": tags["FlowForked/1"],
+        "removed": len(evidence.removed),
         "acknowledged": said["acked"],
         "calls_repeated": said["refused"],
         "owners_changed": sum(len({row.epoch for row in rows}) - 1 for rows in evidence.rows.values() if rows),

@@ -56,7 +56,9 @@ def audit_clients(evidence: Evidence, add: Add) -> None:
     stories = stories_of(evidence)
     for story in stories:
         _audit_errors(story, add)
-        if _audit_start(story, add) and _audit_end(story, add):
+        if not story.runs and any(record["key"] == "delete" for record in story.said("asked")):
+            _brief(story, partial(add, flow=story.flow))  # nobody saw its run between its end and its deletion
+        elif _audit_start(story, add) and _audit_end(story, add):
             _OF_KIND[story.kind](story, partial(add, flow=story.flow))
     known = {story.flow for story in stories}
     for run in evidence.runs:
@@ -101,9 +103,11 @@ def _audit_start(story: Story, add: Add) -> bool:
     if not started:
         add("unsettled", "its start was never acknowledged", story.flow)
         return False
-    if len(story.runs) != 1:
-        what = "a lost start" if not story.runs else "a doubled start"
-        add(what, f"its start was acknowledged, and the journal has {len(story.runs)} runs", story.flow)
+    travels = len(story.acked("back"))
+    if len(story.runs) != 1 + travels:
+        what = "a lost start" if len(story.runs) <= travels else "a doubled start"
+        calls = f"its start and {travels} time travels were" if travels else "its start was"
+        add(what, f"{calls} acknowledged, and the journal has {len(story.runs)} runs", story.flow)
         return False
     answer = started[0]["answer"]
     if answer not in (story.runs[0].run_id, "started by a former life"):
@@ -121,8 +125,8 @@ def _audit_end(story: Story, add: Add) -> bool:
     if len(told) > 1:
         add("two ends", f"clients were told {sorted(told)}", story.flow)
     status = ended[0]["status"]
-    if status != story.runs[0].status:
-        add("two ends", f"clients were told {status}, the journal says {story.runs[0].status}", story.flow)
+    if status != story.runs[-1].status:
+        add("two ends", f"clients were told {status}, the journal says {story.runs[-1].status}", story.flow)
     wanted = "COMPLETED"
     if story.kind == "stay":
         wanted = STOPPED[story.plan["how"]]
@@ -209,6 +213,10 @@ def _reads(story: Story, add: Callable[[str, str], None]) -> None:
                 began[record["name"]] = (sum(acked.values()), marks_acked)
             case "read" if record["name"] in began:
                 least_total, least_mark = began.pop(record["name"])
+                if record["name"] == "found":
+                    if record["value"] != 1:
+                        add("a stale search", f"a mark was acknowledged, and {record['value']} runs are found by it")
+                    continue
                 is_mark = record["name"] == "mark"
                 least, most = (least_mark, marks_asked) if is_mark else (least_total, sum(asked.values()))
                 if not least <= record["value"] <= most:
@@ -253,6 +261,23 @@ def _stream(story: Story, add: Callable[[str, str], None]) -> None:
             add("a lost message", f"Stream: acknowledged, and not there: {lost}")
 
 
+def _trip(story: Story, add: Callable[[str, str], None]) -> None:
+    """What came from outside after the point is in the new run as well, in order, and once."""
+    if story.output != list(range(story.plan["stops"])):
+        add("a lost or doubled message", f"{story.plan['stops']} stops became {story.output}")
+    (back,) = story.acked("back")
+    if back["answer"] != story.runs[-1].run_id:
+        add("a lost time travel", f"run {back['answer']} was acknowledged, the last one is {story.runs[-1].run_id}")
+
+
+def _brief(story: Story, add: Callable[[str, str], None]) -> None:
+    if story.output != 0:
+        add("a wrong output", f"{story.output}")
+    for record in story.said("read"):
+        if record["value"] is not True:
+            add("a stale read", "its deletion was acknowledged, and it could be described")
+
+
 def _stay(story: Story, add: Callable[[str, str], None]) -> None:
     if story.output is not None:
         add("a wrong output", f"{story.output}")
@@ -267,5 +292,7 @@ _OF_KIND: dict[str, Judge] = {
     "flaky": _flaky,
     "train": _train,
     "stream": _stream,
+    "trip": _trip,
+    "brief": _brief,
     "stay": _stay,
 }

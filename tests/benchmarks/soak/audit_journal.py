@@ -150,7 +150,7 @@ class _Reader:
             self._add(
                 "a stale attempt", f"record {row.seq}: {step} completed by attempt {attempt}, {last} is the newest"
             )
-        if not self._effects[self._run.flow_id, step, attempt]:
+        if not self._effects[self._run.run_id, step, attempt] and not self._effects[self._run.flow_id, step, attempt]:
             self._add("nobody ran", f"record {row.seq}: {step} completed by attempt {attempt}, which left no line")
 
     def _timer_fired(self, row: Row, step: str, index: int, *, skipped: bool) -> None:

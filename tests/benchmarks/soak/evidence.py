@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -54,16 +55,56 @@ class Effect:
     step: str
     attempt: int
     at: float
+    run: str = ""
 
 
 @dataclass(slots=True)
 class Evidence:
-    """`records`: by producer, in the order in which they were written. `rows`: by run, in the order of `seq`."""
+    """`records`: by producer, in the order in which they were written. `rows`: by run, in the order of `seq`.
+    `removed`: runs that were removed meanwhile, with the time at which they were missed first. `read_at`: when the
+    database was read, in the end."""
 
     records: dict[str, list[Record]] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     rows: dict[str, list[Row]] = field(default_factory=dict)
+    removed: dict[str, float] = field(default_factory=dict)
+    read_at: float = 0.0
+
+
+class Archive:
+    """Keeps the histories of closed runs, because retention takes them away."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._closed: dict[str, tuple[Run, list[Row]]] = {}
+        self.removed: dict[str, float] = {}
+
+    def look(self) -> None:
+        """Does nothing while the database is away."""
+        try:
+            with psycopg.connect(self._url, connect_timeout=2, options="-c statement_timeout=5000") as connection:
+                closed = {run.run_id: run for run in _runs(connection) if run.is_closed}
+                for run_id in closed.keys() - self._closed.keys():
+                    rows = _rows(connection, run_id)
+                    # Asked last: a run that is removed between the two questions has no records.
+                    self._closed[run_id] = (closed[run_id], rows[run_id])
+                now = time.time()
+        except psycopg.Error:
+            return
+        for run_id in self._closed.keys() - closed.keys():
+            self.removed.setdefault(run_id, now)
+
+    def add_to(self, evidence: Evidence) -> None:
+        self.look()
+        evidence.removed = self.removed
+        there = {run.run_id for run in evidence.runs}
+        for run_id in self.removed:
+            if run_id not in there:
+                run, rows = self._closed[run_id]
+                evidence.runs.append(run)
+                evidence.rows[run_id] = rows
+        evidence.runs.sort(key=lambda run: run.run_id)
 
 
 def read_all(folder: Path, url: str) -> Evidence:
@@ -72,28 +113,41 @@ def read_all(folder: Path, url: str) -> Evidence:
         evidence.records[path.stem.removeprefix("records-")] = list(read_records(path))
     evidence.effects = list(read_effects(folder / "effects"))
     evidence.runs, evidence.rows = read_journal(url)
+    evidence.read_at = time.time()
     return evidence
 
 
 def read_effects(path: Path) -> Iterable[Effect]:
     for line in path.read_text().splitlines():
-        flow, step, attempt, _, at = line.split()
-        yield Effect(flow, step, int(attempt), float(at))
+        flow, step, attempt, _, at, run = line.split()
+        yield Effect(flow, step, int(attempt), float(at), run)
 
 
 def read_journal(url: str) -> tuple[list[Run], dict[str, list[Row]]]:
     """url: for psycopg."""
     with psycopg.connect(url) as connection:
-        found = connection.execute(
-            "SELECT run_id, flow_id, flow_type, status, epoch, closed_at IS NOT NULL, parent FROM runs ORDER BY run_id"
-        )
-        runs = [Run(*row) for row in found]
-        rows: dict[str, list[Row]] = defaultdict(list)
-        for run_id, seq, epoch, at, body in connection.execute(
-            "SELECT run_id, seq, epoch, at, body FROM events ORDER BY run_id, seq"
-        ):
-            rows[run_id].append(Row(seq, epoch, at, msgpack.unpackb(body, strict_map_key=False)))
-    return runs, dict(rows)
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        runs = _runs(connection)
+        rows = _rows(connection)
+    return runs, {run.run_id: rows[run.run_id] for run in runs}
+
+
+def _runs(connection: psycopg.Connection[Any]) -> list[Run]:
+    found = connection.execute(
+        "SELECT run_id, flow_id, flow_type, status, epoch, closed_at IS NOT NULL, parent FROM runs ORDER BY run_id"
+    )
+    return [Run(*row) for row in found]
+
+
+def _rows(connection: psycopg.Connection[Any], run_id: str = "") -> dict[str, list[Row]]:
+    """Of all runs, or of one."""
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for of_run, seq, epoch, at, body in connection.execute(
+        "SELECT run_id, seq, epoch, at, body FROM events WHERE run_id = %s OR %s = '' ORDER BY run_id, seq",
+        (run_id, run_id),
+    ):
+        rows[of_run].append(Row(seq, epoch, at, msgpack.unpackb(body, strict_map_key=False)))
+    return rows
 
 
 def write_evidence(folder: Path, evidence: Evidence, found: Audit) -> None:

@@ -42,6 +42,7 @@ WEIGHTS = {
     "database hangs": 1.0,
     "database cuts connections": 2.0,
     "lose cluster": 1.0,
+    "lose head": 2.0,
 }
 
 
@@ -112,7 +113,7 @@ class Faults:
             case "database", _:
                 happened = self._strike_database(who, seconds)
             case _:
-                happened = self._lose_cluster()
+                happened = self._lose_cluster(who)
         if happened:
             self.counts[kind] += 1
             self.note(f"{kind}: {happened}")
@@ -203,12 +204,13 @@ class Faults:
         self._server.start()
         self._is_down = False
 
-    def _lose_cluster(self) -> str:
-        """Every process of Ray and every client at once; new clients find the next cluster on the same database."""
+    def _lose_cluster(self, what: str) -> str:
+        """Every process of Ray, or the head's node alone, and every client at once; new clients find the next cluster
+        on the same database."""
         if time.monotonic() - self._lost_at < CLUSTER_EVERY or self._nodes_away or self._is_down:
             return ""
         self._producers.kill_all()
-        self._nodes.lose()
+        self._nodes.lose_head() if what == "head" else self._nodes.lose()
         self._lost_at = time.monotonic()
         return f"the next one is at {self._nodes.address}"
 

@@ -17,10 +17,12 @@ from datetime import timedelta
 from dex import (
     AsyncContext,
     Attribute,
+    AttributeIndex,
     Channel,
     Context,
     Flow,
     FlowStatus,
+    IndexType,
     PersistenceSchema,
     Registry,
     RetryPolicy,
@@ -49,7 +51,8 @@ SOON = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=1.
 
 
 def leave_traces(context: Context) -> None:
-    line = f"{context.flow_id} {context.step_execution_id} {context.attempt} {os.getpid()} {time.time():.3f}\n"
+    attempt = f"{context.flow_id} {context.step_execution_id} {context.attempt}"
+    line = f"{attempt} {os.getpid()} {time.time():.3f} {context.run_id}\n"
     handle = os.open(os.environ[EFFECTS], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(handle, line.encode())
@@ -208,7 +211,7 @@ class FanFlow(Flow[int]):
 # Counter: RPCs --------------------------------------------------------------------------------------------------------
 
 total = Attribute("total", int)
-mark = Attribute("mark", int)
+mark = Attribute("mark", int, index=AttributeIndex(IndexType.INT))
 
 
 class Close(Step[int]):
@@ -372,6 +375,57 @@ class StreamFlow(Flow[int]):
         return PersistenceSchema.of(news)
 
 
+# Flows that go back in time -------------------------------------------------------------------------------------------
+
+stop = Channel("stop", int)
+
+
+class Pack(Step[int]):
+    def execute(self, context: Context, input: int) -> StepDecision:
+        leave_traces(context)
+        return go_to(Ride, input)
+
+    def get_step_options(self) -> StepOptions:
+        return StepOptions(execute_retry=SOON)
+
+
+class Ride(Step[int]):
+    def wait_for(self, context: Context, input: int) -> Wait:
+        return Wait.until(stop.for_n(input))
+
+    def execute(self, context: Context, input: int) -> StepDecision:
+        leave_traces(context)
+        return graceful_complete(list(stop.results(context)))
+
+    def get_step_options(self) -> StepOptions:
+        return StepOptions(execute_retry=SOON)
+
+
+class TripFlow(Flow[int]):
+    def get_steps(self) -> StepList[int]:
+        return StepList.start_step(Pack()).other_steps(Ride())
+
+    def get_persistence_schema(self) -> PersistenceSchema:
+        return PersistenceSchema.of(stop)
+
+
+# Flows that are deleted when they are over ----------------------------------------------------------------------------
+
+
+class Pass(Step[int]):
+    def execute(self, context: Context, input: int) -> StepDecision:
+        leave_traces(context)
+        return graceful_complete(input) if input == 0 else go_to(Pass, input - 1)
+
+    def get_step_options(self) -> StepOptions:
+        return StepOptions(execute_retry=SOON)
+
+
+class BriefFlow(Flow[int]):
+    def get_steps(self) -> StepList[int]:
+        return StepList.start_step(Pass())
+
+
 # Flows that are stopped -----------------------------------------------------------------------------------------------
 
 never = Channel("never", str)
@@ -395,5 +449,8 @@ class StayFlow(Flow[None]):
 
 LETTERS, NAPS, FAN, COUNTER, PARENT = LetterFlow(), NapFlow(), FanFlow(), CounterFlow(), ParentFlow()
 FLAKY, TRAIN, STREAMS, STAY = FlakyFlow(), TrainFlow(), StreamFlow(), StayFlow()
+TRIP, BRIEF = TripFlow(), BriefFlow()
 
-REGISTRY = Registry([LETTERS, NAPS, FAN, COUNTER, LEAF, PARENT, FLAKY, TRAIN, STREAMS, STAY], allow_async_handlers=True)
+REGISTRY = Registry(
+    [LETTERS, NAPS, FAN, COUNTER, LEAF, PARENT, FLAKY, TRAIN, STREAMS, STAY, TRIP, BRIEF], allow_async_handlers=True
+)

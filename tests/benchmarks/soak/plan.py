@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("letters", "naps", "fan", "counter", "parent", "flaky", "train", "stream", "stay")
-_WEIGHTS = (5, 4, 4, 4, 3, 3, 1, 2, 1)
+KINDS = ("letters", "naps", "fan", "counter", "parent", "flaky", "train", "stream", "stay", "trip", "brief")
+_WEIGHTS = (5, 4, 4, 4, 3, 3, 1, 2, 1, 3, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,11 @@ def plan_of(seed: int, producer: str, number: int) -> Plan:
             what = {"seconds": chance.randint(1, 8)}
         case "stream":
             what = {"messages": chance.randint(5, 40), "own": chance.randint(1, 3)}
+        case "trip":
+            stops = chance.randint(2, 6)
+            what = {"stops": stops, "back_after": chance.randint(0, stops)}
+        case "brief":
+            what = {"steps": chance.randint(0, 3)}
         case _:
             what = {"how": chance.choice(["CANCEL", "TERMINATE", "FAIL"])}
     return Plan(f"{producer}-{number}-{kind}", kind, what)

@@ -56,6 +56,7 @@ class Nodes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._buffer = b""
+        self._lost: list[tuple[subprocess.Popen[bytes], float]] = []  # clusters without a head, and since when
         self._start()
 
     def _start(self) -> None:
@@ -113,6 +114,26 @@ class Nodes:
         """The worker processes of a role, on all nodes."""
         return [process for process in self.family() if name_of(process).startswith(ROLES[role])]
 
+    def lose_head(self) -> None:
+        """SIGKILL to every process of the head's node, its book of the cluster too. The other nodes are left to find
+        out by themselves; the next cluster begins at once, on the same database."""
+        head = psutil.Process(self.head)
+        gcs = [process for process in self.family() if process.name().startswith("gcs_server")]
+        for process in [*gcs, head, *head.children(recursive=True)]:
+            send(process, signal.SIGKILL)
+        self._lost.append((self._process, time.monotonic()))
+        self._start()
+
+    def left_of_lost_ones(self, after: float) -> list[str]:
+        """What lives of clusters that have been without a head for longer than so many seconds."""
+        left = []
+        for process, since in self._lost:
+            if time.monotonic() - since > after:
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    if child.status() != psutil.STATUS_ZOMBIE and name_of(child).startswith(("raylet", "ray::")):
+                        left.append(f"{child.pid} {name_of(child)}")
+        return left
+
     def lose(self) -> None:
         """SIGKILL to every process of the cluster, at once; then the next one, in new processes."""
         self._kill()
@@ -126,8 +147,10 @@ class Nodes:
     def _kill(self) -> None:
         """Those too whose parent has gone: all of the soak have its folder in their environment, and the producers are
         not of the cluster's process group."""
-        self._process.kill()
-        self._process.wait(30)
+        for process in [self._process, *(lost for lost, _ in self._lost)]:
+            process.kill()
+            process.wait(30)
+        self._lost.clear()
         others = [process for process in psutil.process_iter() if self._is_ours(process)]
         for process in others:
             with contextlib.suppress(psutil.Error):

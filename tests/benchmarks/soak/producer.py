@@ -14,21 +14,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dexray
-from dex import AsyncClient, DexServiceError, StatusCode, StopFlowOptions, StopType
+from dex import AsyncClient, DexServiceError, StatusCode, StopFlowOptions, StopType, TimeTravelOptions, TimeTravelType
 from dex.errors import (
     FlowAlreadyStartedError,
     FlowNotActiveOrNotFoundError,
+    FlowNotFoundError,
     LongPollTimeoutError,
     RpcLockConflictError,
 )
 from dex.stream import StreamMessagesPage
 from tests.benchmarks.soak.flows import (
+    BRIEF,
     COUNTER,
     FAN,
     FLAKY,
@@ -39,11 +42,13 @@ from tests.benchmarks.soak.flows import (
     STAY,
     STREAMS,
     TRAIN,
+    TRIP,
     Letters,
     Naps,
     letter,
     mark,
     news,
+    stop,
     wake,
 )
 from tests.benchmarks.soak.plan import Plan, plan_of
@@ -51,6 +56,8 @@ from tests.benchmarks.soak.records import Records, read_records
 
 NAMESPACE = "soak"
 AT_ONCE = 3  # Flows that one producer has under way
+RETENTION = 200.0  # seconds: far longer than any producer is away
+BUSY_DATABASE = 240.0  # seconds until the engine of a lost cluster has ended, and another may have the database
 REPEATED = {
     StatusCode.UNAVAILABLE,
     StatusCode.DEADLINE_EXCEEDED,
@@ -124,6 +131,14 @@ class Producer:
             case "stream":
                 await self._start(STREAMS, flow_id, what["messages"])
                 await self._write_stream(flow_id, what["own"])
+            case "trip":
+                await self._start(TRIP, flow_id, what["stops"])
+                await self._travel(flow_id, what["stops"], what["back_after"])
+            case "brief":
+                await self._start(BRIEF, flow_id, what["steps"])
+                await self._wait(flow_id)
+                await self._delete(flow_id)
+                return
             case _:
                 await self._start(STAY, flow_id, None)
                 options = StopFlowOptions(StopType[what["how"]], "as planned")
@@ -209,6 +224,44 @@ class Producer:
 
             await self._call(flow_id, f"mark-{number}", write, value=number)
             await self._read(flow_id, "mark", lambda: self._client.get_attribute(flow_id, mark))
+            query = f"FlowId = '{flow_id}' AND mark >= {number}"
+            await self._read(flow_id, "found", lambda query=query: self._client.count_flows(query))
+
+    async def _travel(self, flow_id: str, stops: int, back_after: int) -> None:
+        options = TimeTravelOptions(TimeTravelType.BEGINNING)
+        for number in range(stops + 1):
+            if number == back_after:
+                await self._call(
+                    flow_id,
+                    "back",
+                    lambda it: self._client.time_travel(flow_id, options, request_id=it),
+                    is_travel=True,
+                )
+            if number < stops:
+
+                async def send(request_id: str, number: int = number) -> Any:
+                    return list(await self._client.publish(flow_id, stop, number, request_id=request_id))
+
+                await self._call(flow_id, f"stop-{number}", send, values=[number])
+
+    async def _delete(self, flow_id: str) -> None:
+        """Has no request id: one that was not answered is asked for again, and finds nothing any more."""
+
+        async def delete(_: str) -> None:
+            try:
+                await self._client.delete_flow(flow_id)
+            except FlowNotFoundError:
+                return
+
+        async def is_gone() -> bool:
+            try:
+                await self._client.describe_flow(flow_id)
+            except FlowNotFoundError:
+                return True
+            return False
+
+        await self._call(flow_id, "delete", delete)
+        await self._read(flow_id, "gone", is_gone)
 
     async def _write_stream(self, flow_id: str, count: int) -> None:
         """A message of a client has no request id: what was not acknowledged may be there, once or more."""
@@ -265,16 +318,29 @@ def hash_of(text: str) -> int:
     return sum(text.encode())
 
 
+async def connect(folder: Path) -> AsyncClient:
+    """The engine of a cluster whose head alone was lost lives on for a while, and holds the database until it ends."""
+    give_up_at = time.monotonic() + BUSY_DATABASE
+    while True:
+        try:
+            return await dexray.connect_async(
+                REGISTRY,
+                address=(folder / "address").read_text(),
+                database=(folder / "database").read_text(),
+                namespace=NAMESPACE,
+                flow_actors=3,
+                max_flow_actors=3,
+                request_timeout=15.0,
+                retention=RETENTION / 86400,
+            )
+        except DexServiceError as error:
+            if "is in use by" not in error.detail or time.monotonic() > give_up_at:
+                raise
+        await asyncio.sleep(2.0)
+
+
 async def main(folder: Path, name: str, seed: int) -> None:
-    client = await dexray.connect_async(
-        REGISTRY,
-        address=(folder / "address").read_text(),
-        database=(folder / "database").read_text(),
-        namespace=NAMESPACE,
-        flow_actors=3,
-        max_flow_actors=3,
-        request_timeout=15.0,
-    )
+    client = await connect(folder)
     async with client:
         await Producer(folder, name, seed, client).run()
 
