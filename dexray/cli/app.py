@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -12,6 +13,9 @@ import typer
 
 from dexray.cli import about, demo, flows, start, stop, visualize
 from dexray.cli.problems import FAILED, INTERRUPTED
+
+_SIGNALS: dict[type[BaseException], int] = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
+_MOMENT = 0.01  # seconds
 
 app = typer.Typer(
     name="dexray",
@@ -33,6 +37,7 @@ app.command("version")(about.version)
 def run() -> NoReturn:
     """Runs the command that the arguments name, and exits."""
     signal.signal(signal.SIGTERM, _terminated)
+    sys.unraisablehook = _unraisable
     try:
         if "--json" in sys.argv[1:]:
             sys.exit(_run_for_programs())
@@ -56,6 +61,21 @@ def _run_for_programs() -> int:
         typer.echo(json.dumps({"error": data}, ensure_ascii=False), err=True)
         code = error.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """What Python can't raise it drops: also an interrupt that comes while it runs a callback of its own, such as that
+    of a weak reference, of which an import has many. It comes again a moment later.
+    """
+    number = _SIGNALS.get(what.exc_type)
+    if number is None:
+        sys.__unraisablehook__(what)
+        return
+    main = threading.main_thread().ident
+    assert main is not None
+    again = threading.Timer(_MOMENT, signal.pthread_kill, (main, number))
+    again.daemon = True
+    again.start()
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

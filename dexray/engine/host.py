@@ -176,7 +176,8 @@ class FlowHost:
         await self._written()  # starts that are on their way to the journal become attempts that are out
         left = await self._hand_outs.drain(drain)
         if left:
-            logger.warning("%d attempts did not end within %g s and are interrupted", left, drain)
+            level = logging.WARNING if drain else logging.INFO  # whoever gives them no time knows
+            logger.log(level, "%d attempts did not end within %g s and are interrupted", left, drain)
         await self.streams.drained()
         self.stopped = True
         await self._written()

@@ -137,3 +137,28 @@ def test_looking_around_imports_neither_ray_nor_a_database() -> None:
         check=True,
     )
     assert outcome.stdout.splitlines()[-1] == "[]"
+
+
+SWALLOWED = """
+import signal, sys, time, weakref
+from dexray.cli import app
+
+class Thing:
+    pass
+
+def command():
+    thing = Thing()
+    callback = weakref.ref(thing, lambda _: signal.raise_signal(getattr(signal, sys.argv[1])))
+    del thing  # the signal comes in the callback, out of which Python raises nothing
+    print("still here", flush=True)
+    time.sleep(60)
+
+app.app = command
+app.run()
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_that_python_drops_comes_again(name: str, code: int) -> None:
+    outcome = subprocess.run([sys.executable, "-c", SWALLOWED, name], capture_output=True, text=True, timeout=50)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (code, "still here\n", "")

@@ -12,6 +12,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import uuid
@@ -166,7 +167,17 @@ def _run_cell(cell: str, names: dict[str, Any]) -> Any:
     return eval(expression, names)
 
 
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """An interrupt in a callback of Python's own is dropped, as any program would lose it: here it comes again, since
+    tests count on each."""
+    if what.exc_type is KeyboardInterrupt:
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(what)
+
+
 def main() -> None:
+    sys.unraisablehook = _unraisable
     names: dict[str, Any] = {"__name__": "__main__"}
     while True:
         answer: dict[str, Any]

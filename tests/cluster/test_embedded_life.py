@@ -88,7 +88,7 @@ class TestCtrlC:
             notebook.ctrl_c()
             with pytest.raises(CellFailed, match="KeyboardInterrupt"):
                 notebook.result()
-            wait_until(lambda: is_alone(notebook), timeout=10.0)
+            wait_until(lambda: is_alone(notebook))
             assert notebook.run("ray.is_initialized()") is False
         notebook.run("client = dexray.connect(registry, address='local')")
         notebook.run("client.start_flow(echo, 'f', 1)")
@@ -97,7 +97,7 @@ class TestCtrlC:
         notebook.ctrl_c()
         with contextlib.suppress(CellFailed):  # or it had ended when the signal came
             notebook.result()
-        wait_until(lambda: is_alone(notebook), timeout=10.0)
+        wait_until(lambda: is_alone(notebook))
         assert notebook.run("ray.is_initialized()") is False
         assert notebook.stderr == ""
 

@@ -7,6 +7,7 @@ a line of attempt n + 1 only where the history says why attempt n failed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -125,9 +126,13 @@ def kill_directory(effects: Path) -> None:
 
 
 def kill_worker(effects: Path) -> None:
-    """The process that ran a Step last."""
-    newest = max(effects.iterdir(), key=lambda path: path.stat().st_mtime)
-    os.kill(int(newest.read_text().splitlines()[-1].split()[2]), signal.SIGKILL)
+    """The process that ran a Step last, if it is still there; else the one that did so by now."""
+    while True:
+        newest = max(effects.iterdir(), key=lambda path: path.stat().st_mtime)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(newest.read_text().splitlines()[-1].split()[2]), signal.SIGKILL)
+            return
+        time.sleep(0.05)
 
 
 @pytest.mark.statement("B157", "B199", "B200", "B202", "B213")
