@@ -230,7 +230,8 @@ class Directory:
                 return run.owner if run is not None else least
             if await self._patiently(partial(journal.move, run.run_id, run.owner, least)):
                 logger.info("Flow %r of %s now belongs to %s", flow_id, run.owner, least)
-                await self._tell(least, "adopt")
+                if run.closed_at is None:  # a closed one has nothing to go on with
+                    await self._tell(least, "adopt")
 
     async def view(self) -> bytes:
         return self._view()

@@ -69,7 +69,8 @@ class FlowActor:
         self._attempts: RayAttempts | None = None
         self._journal: Journal | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._adopting: set[asyncio.Task[None]] = set()
+        self._adopting: asyncio.Task[None] | None = None
+        self._given = False  # Flows that the look under way may have missed
         self._may_begin = asyncio.Event()
         self._has_ended = False
         context = ray.get_runtime_context()
@@ -224,11 +225,18 @@ class FlowActor:
         (await self._up()).deploy(msgspec.msgpack.decode(spec, type=DeploymentSpec))
 
     async def adopt(self) -> None:
-        """Goes on, in the background, with Flows that were given to this owner just now."""
+        """Goes on, in the background, with Flows that were given to this owner just now. However often it is told, one
+        look at the database is under way and at most one more follows: that sees what was given meanwhile."""
+        await self._up()
+        self._given = True
+        if self._adopting is None or self._adopting.done():
+            self._adopting = asyncio.get_running_loop().create_task(self._adopt())
+
+    async def _adopt(self) -> None:
         host = await self._up()
-        adopting = asyncio.get_running_loop().create_task(host.recover())
-        self._adopting.add(adopting)
-        adopting.add_done_callback(self._adopting.discard)
+        while self._given:
+            self._given = False
+            await host.recover()
 
     async def ping(self) -> bool:
         """Answers at once, whatever the database does: a process that doesn't is frozen."""

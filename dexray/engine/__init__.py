@@ -21,7 +21,7 @@ What it promises
 
 from dexray.engine.clock import Clock, LoopClock
 from dexray.engine.host import FlowHost
-from dexray.engine.residents import NotMine
+from dexray.engine.loading import NotMine
 from dexray.engine.settings import HostLoad, HostSettings
 
 __all__ = ["Clock", "FlowHost", "HostLoad", "HostSettings", "LoopClock", "NotMine"]

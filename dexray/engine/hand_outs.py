@@ -63,6 +63,11 @@ class HandOuts:
     def waiting_flows(self) -> int:
         return self._places.waiting
 
+    @property
+    def waiting_steps(self) -> int:
+        """Steps that wait for a slot, and Flows that wait for a place."""
+        return len(self._slots) + self._places.waiting
+
     # Ready Steps ------------------------------------------------------------------------------------------------------
 
     def queue_fresh(self, live: LiveFlow) -> None:

@@ -94,6 +94,7 @@ class FlowHost:
             now=clock.now,
             arrived=self._arrived,
             wake_at=lambda when, flow_id: self._alarm.set(when, flow_id),
+            crowded=lambda: self._hand_outs.waiting_steps > self.settings.idle_flows,
             limit=self.settings.idle_flows,
             width=self.settings.recovery_width,
         )
@@ -291,6 +292,7 @@ class FlowHost:
             self._hand_outs.pump()
         touched, self._touched = self._touched, {}
         self._flush_scheduled = False
+        self.residents.room()
         for live in touched:
             if not live.lost and not live.problem:
                 self._submit(live)
@@ -479,7 +481,7 @@ class FlowHost:
                 self.execute(live, commands.Due())
                 self.arm(live)
         elif self.residents.is_away(flow_id):
-            self.spawn(self.residents.resume([flow_id]))
+            self.residents.resume_soon(flow_id)
 
     # Coming and going -------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ A Flow comes from the journal: its newest checkpoint and the records after it. B
 raises the run's epoch, which fences whoever had it before. A Flow that only waits may leave memory; what stays is its
 id with its epoch, and the time when it is due.
 
-Loads are tasks of the host and not of those who ask: several may ask for one Flow, each with a patience of its own.
+Loads (`loading`) are the host's and not of those who ask: several may ask for one Flow, each with a patience of its
+own.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from dexray.engine.live import LiveFlow, Lost
+from dexray.engine.live import LiveFlow
+from dexray.engine.loading import Loader, Loading
 from dexray.journal.interface import NEVER, Journal, LoadedRun, RunRow
 from dexray.machine.events import decode_record
 from dexray.machine.evolve import evolve
@@ -28,14 +30,9 @@ logger = logging.getLogger("dexray.engine.residents")
 T = TypeVar("T")
 
 TRIM_AGAIN = 5.0  # seconds
-
-
-class NotMine(Exception):
-    """The Flow belongs to another owner, named here."""
-
-    def __init__(self, owner: str) -> None:
-        super().__init__(f"the Flow is owned by {owner}")
-        self.owner = owner
+PAGE = 500  # rows of open runs that are read at a time
+MOST_COMING = 20_000  # Flows that stand in the queue of loads, before more pages are read
+_UNCLAIMED = ("", 0)
 
 
 class Read(Protocol):
@@ -57,6 +54,7 @@ class Residents:
         now: Callable[[], float],
         arrived: Callable[[LiveFlow], None],
         wake_at: Callable[[float, str], None],
+        crowded: Callable[[], bool],
         limit: int,
         width: int,
     ) -> None:
@@ -64,16 +62,25 @@ class Residents:
         self._owner = owner
         self._journal = journal
         self._read = read
-        self._spawn = spawn
         self._now = now
         self._arrived = arrived
         self._wake_at = wake_at
         self._limit = limit
-        self._width = width
         self._trim_above = limit * 5 // 4
         # Flow ID -> (run id, epoch) of open Flows of ours that are not in memory
         self._away: dict[str, tuple[str, int]] = {}
-        self._loading: dict[str, asyncio.Future[LiveFlow | None]] = {}
+        self._loader = Loader(
+            owner=owner,
+            journal=journal,
+            read=read,
+            spawn=spawn,
+            here=self.flows.get,
+            epoch_of=self._epoch_of,
+            not_mine=self._not_mine,
+            take=self._take,
+            crowded=crowded,
+            width=width,
+        )
         self._wanted: Counter[str] = Counter()  # Flow IDs that somebody is about to use: they stay
         self._trim_later: asyncio.TimerHandle | None = None
 
@@ -97,62 +104,34 @@ class Residents:
                 del self._wanted[flow_id]
 
     def close(self) -> None:
+        self._loader.close()
         if self._trim_later is not None:
             self._trim_later.cancel()
 
-    def loading(self, flow_id: str) -> asyncio.Future[LiveFlow | None]:
+    def loading(self, flow_id: str) -> Loading:
         """A load of the Flow: done with the Flow, with None when there is none, or with NotMine when another owner has
         it. By the time a waiter looks, the Flow may have left again if it was not `wanted`."""
-        future = self._loading.get(flow_id)
-        if future is None:
-            future = self._loading[flow_id] = asyncio.get_running_loop().create_future()
-            self._spawn(self._load_for(flow_id, future))
-        return future
+        return self._loader.ask(flow_id)
 
     async def loaded(self, flow_id: str) -> None:
         """Returns when no load of the Flow is under way, that began before now."""
-        future = self._loading.get(flow_id)
+        future = self._loader.find(flow_id)
         if future is not None:
             await asyncio.wait((future,))
 
-    async def _load_for(self, flow_id: str, future: asyncio.Future[LiveFlow | None]) -> None:
-        try:
-            future.set_result(await self._load(flow_id))
-        except asyncio.CancelledError:
-            future.set_exception(Lost("the engine has stopped"))
-            raise
-        except Exception as error:
-            future.set_exception(error)
-        finally:
-            if future.done() and future.exception() is not None:  # whoever waits gets it; nobody waiting is no fault
-                logger.debug("Flow %r was not loaded", flow_id, exc_info=future.exception())
-            del self._loading[flow_id]
+    def room(self) -> None:
+        """Steps were handed out: there may be room for more Flows."""
+        self._loader.look()
 
-    async def _load(self, flow_id: str) -> LiveFlow | None:
-        while True:
-            row = await self._read(lambda: self._journal.current_run(flow_id))
-            here = self.flows.get(flow_id)
-            if row is None or here is not None:  # it may have been started here meanwhile: then it is not claimed again
-                return here
-            if row.owner != self._owner:
-                self._away.pop(flow_id, None)
-                raise NotMine(row.owner)
-            epoch: int | None = row.epoch
-            if self._away.get(flow_id) != (row.run_id, row.epoch):
-                epoch = (await self._read(partial(self._journal.claim, [row.run_id], self._owner))).get(row.run_id)
-            if epoch is not None and (live := await self._load_run(row, epoch)) is not None:
-                return live
+    def _epoch_of(self, row: RunRow) -> int | None:
+        return row.epoch if self._away.get(row.flow_id) == (row.run_id, row.epoch) else None
 
-    async def _load_run(self, row: RunRow, epoch: int) -> LiveFlow | None:
-        """None when the run was removed meanwhile."""
-        loaded = await self._read(lambda: self._journal.load(row.run_id))
-        if loaded is None:
-            return None
-        started_here = self.flows.get(row.flow_id)
-        if started_here is not None:
-            return started_here
+    def _not_mine(self, flow_id: str) -> None:
+        self._away.pop(flow_id, None)
+
+    def _take(self, loaded: LoadedRun, epoch: int) -> LiveFlow:
         live = revive(loaded, epoch)
-        live.stored_wake = row.next_wake
+        live.stored_wake = loaded.row.next_wake  # as it is since the claim: nobody else has changed it after that
         live.last_used = self._now()
         self.add(live)
         self._arrived(live)
@@ -160,30 +139,32 @@ class Residents:
 
     async def recover(self) -> None:
         """Resumes the open Flows of this owner: those with work under way now, those that wait for a time when it
-        comes."""
+        comes. Returns when the former are there."""
         after = ""
+        coming: list[Loading] = []
         while True:
-            rows = await self._read(partial(self._journal.open_runs, self._owner, after, 500))
+            rows = await self._read(partial(self._journal.open_runs, self._owner, after, PAGE))
+            if not rows or len(coming) >= MOST_COMING:
+                await _all_done(coming)
+                coming.clear()
             if not rows:
                 return
-            due = []
             for row in rows:
                 after = max(after, row.run_id)
                 if row.flow_id in self.flows:
                     continue
                 if row.next_wake <= self._now():
-                    due.append(row.flow_id)
+                    coming.append(self._loader.due(row.flow_id))
                 else:
-                    self._away.setdefault(row.flow_id, ("", 0))
+                    self._away.setdefault(row.flow_id, _UNCLAIMED)
                     if row.next_wake < NEVER:
                         self._wake_at(row.next_wake, row.flow_id)
-            await self.resume(due)
 
     async def sweep(self) -> None:
         """Resumes open Flows of this owner that are due and that it has not, whoever began them."""
         after = ""
         while True:
-            rows = await self._read(partial(self._journal.open_runs, self._owner, after, 500, self._now()))
+            rows = await self._read(partial(self._journal.open_runs, self._owner, after, PAGE, self._now()))
             if not rows:
                 return
             after = rows[-1].run_id
@@ -191,27 +172,16 @@ class Residents:
                 here = self.flows.get(row.flow_id)
                 if here is not None and here.run_id != row.run_id and here.durable_closed:
                     self.forget(here)  # another life of ours has begun a new run of it
-            missing = [row.flow_id for row in rows if row.flow_id not in self.flows]
-            if missing:
-                await self.resume(missing)
+            await self.resume(row.flow_id for row in rows)
 
-    async def resume(self, flow_ids: list[str]) -> None:
-        """Loads Flows, so that they go on; at most `width` at a time. One that can't be loaded stops nobody."""
-        gate = asyncio.Semaphore(self._width)
-        await asyncio.gather(*(self._resume(flow_id, gate) for flow_id in flow_ids))
+    async def resume(self, flow_ids: Iterable[str]) -> None:
+        """Loads Flows, so that they go on. One that can't be loaded stops nobody."""
+        await _all_done([self._loader.due(flow_id) for flow_id in flow_ids if flow_id not in self.flows])
 
-    async def _resume(self, flow_id: str, gate: asyncio.Semaphore) -> None:
-        async with gate:
-            if flow_id in self.flows:
-                return
-            try:
-                await asyncio.shield(self.loading(flow_id))
-            except NotMine:
-                logger.info("Flow %r is not ours any more", flow_id)
-            except Lost as lost:
-                logger.info("Flow %r is not resumed here: %s", flow_id, lost)
-            except Exception:
-                logger.exception("Flow %r can't be resumed; the others go on", flow_id)
+    def resume_soon(self, flow_id: str) -> None:
+        """The same of one Flow, for who does not wait for it."""
+        if flow_id not in self.flows:
+            self._loader.due(flow_id)
 
     def _trim(self, newest: LiveFlow | None = None) -> None:
         """Lets Flows leave memory that only wait, the longest unused first, when there are too many. When too many are
@@ -245,6 +215,11 @@ class Residents:
         live.lost = True
         if self.flows.get(live.flow_id) is live:
             del self.flows[live.flow_id]
+
+
+async def _all_done(loads: Sequence[Loading]) -> None:
+    if loads:
+        await asyncio.wait(loads)
 
 
 def revive(loaded: LoadedRun, epoch: int) -> LiveFlow:

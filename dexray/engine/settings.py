@@ -13,7 +13,7 @@ class HostSettings:
     """checkpoint_records / checkpoint_bytes: how long a tail may grow before a checkpoint rides with a record.
     idle_flows: how many Flows that only wait are kept in memory. outage_patience: seconds until a call that waits for
     the database fails as UNAVAILABLE. returned_delay: seconds before an attempt that a worker gave back because of its
-    code is handed out again. recovery_width: how many Flows are loaded at once when an owner starts. active_flows: how
+    code is handed out again. recovery_width: how many Flows are loaded at once. active_flows: how
     many Flows may have Steps under way at the same time (0: no bound); the others wait for their turn. A Flow that
     comes to only wait (for a message, a Timer, a retry or its code) gives its place back. dispatch_wait: seconds within
     which a worker must take an RPC, or it is refused. longest_poll: seconds that one request may wait for something to

@@ -27,7 +27,7 @@ from dex.stream import MESSAGE_LIMIT
 from dex.wire import service as s
 from dex.wire.service import ServiceError
 from dexray.engine import requests
-from dexray.engine.residents import NotMine
+from dexray.engine.loading import NotMine
 from dexray.journal.interface import JournalRefused, JournalUnavailable, NewMessage, StoredMessage
 from dexray.protocol.streams import StreamWrite
 

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Executable, Table
+from sqlalchemy import ColumnElement, Connection, Dialect, Executable, FromClause, Table
 from sqlalchemy.sql import ClauseElement
 
 T = TypeVar("T")
@@ -86,6 +86,13 @@ class Database(ABC):
 
     @abstractmethod
     def ids(self, values: Iterable[str]) -> Any: ...
+
+    @abstractmethod
+    def row_by_row(
+        self, few: FromClause, many: Table, on: ColumnElement[bool], order: ColumnElement[Any]
+    ) -> tuple[FromClause, FromClause]:
+        """A join for which `many` is entered by its index for each row of `few`, whatever the database has heard of
+        their sizes; and `many` as it is named in it. order: that of the index."""
 
     @abstractmethod
     def insert(self, table: Table) -> Any:

@@ -260,9 +260,15 @@ class Journal(Protocol):
 
     def current_run(self, flow_id: str) -> RunRow | None: ...
 
+    def current_runs(self, flow_ids: Iterable[str]) -> list[RunRow]:
+        """The current runs of those Flow IDs that have one."""
+
     def find_run(self, run_id: str) -> RunRow | None: ...
 
     def load(self, run_id: str) -> LoadedRun | None: ...
+
+    def load_all(self, run_ids: Iterable[str]) -> dict[str, LoadedRun]:
+        """Those that there are, by run id, as `load` has them. All at once: it is up to the caller how many."""
 
     def records(self, run_id: str, after_seq: int, limit: int) -> list[Record]:
         """Records for history, oldest first; none of a run that was removed."""

@@ -43,7 +43,20 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
-from sqlalchemy import ColumnElement, Connection, Dialect, Table, Text, any_, bindparam, create_engine, event
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    FromClause,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    create_engine,
+    event,
+    select,
+    true,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -166,6 +179,14 @@ class PostgresDatabase(Database):
 
     def ids(self, values: Iterable[str]) -> Any:
         return list(values)
+
+    def row_by_row(
+        self, few: FromClause, many: Table, on: ColumnElement[bool], order: ColumnElement[Any]
+    ) -> tuple[FromClause, FromClause]:
+        # A plain join becomes a scan of all of `many` while there are no statistics. What has an order of its own is
+        # not taken apart by the planner.
+        each = select(many).where(on).order_by(order).correlate_except(many).lateral()
+        return few.join(each, true()), each
 
     def insert(self, table: Table) -> Any:
         return insert(table)

@@ -62,6 +62,18 @@ class SqlJournal(Journal):
         self._database = database
         self._outside = OutsideBlobs(database, store)
         self._appender = Appender(database)
+        self._loaded_runs = select(*rows.RUN_COLUMNS).where(database.among(runs.c.run_id))
+        newest = select(checkpoints.c.run_id, checkpoints.c.seq, checkpoints.c.body)
+        self._loaded_checkpoints = newest.where(database.among(checkpoints.c.run_id))
+        known = runs.outerjoin(checkpoints, checkpoints.c.run_id == runs.c.run_id)
+        is_tail = and_(events.c.run_id == runs.c.run_id, events.c.seq > func.coalesce(checkpoints.c.seq, 0))
+        both, tail = database.row_by_row(known, events, is_tail, events.c.seq)
+        self._loaded_tails = (
+            select(tail.c.run_id, *(tail.c[column.name] for column in rows.RECORD_COLUMNS))
+            .select_from(both)
+            .where(database.among(runs.c.run_id))
+            .order_by(tail.c.run_id, tail.c.seq)
+        )
 
     def migrate(self) -> None:
         self._database.migrate(lambda connection: upgrade(connection, MIGRATIONS))
@@ -174,19 +186,32 @@ class SqlJournal(Journal):
     def current_run(self, flow_id: str) -> RunRow | None:
         return self._run(and_(runs.c.flow_id == flow_id, runs.c.is_current))
 
+    def current_runs(self, flow_ids: Iterable[str]) -> list[RunRow]:
+        page = select(*rows.RUN_COLUMNS).where(self._database.among(runs.c.flow_id), runs.c.is_current)
+        ids = self._database.ids(flow_ids)
+        found = self._database.read(lambda connection: connection.execute(page, {"ids": ids}).all(), single=True)
+        return [rows.run_row(row) for row in found]
+
     def find_run(self, run_id: str) -> RunRow | None:
         return self._run(runs.c.run_id == run_id)
 
     def load(self, run_id: str) -> LoadedRun | None:
-        def work(connection: Connection) -> LoadedRun | None:
-            row = connection.execute(select(*rows.RUN_COLUMNS).where(runs.c.run_id == run_id)).one_or_none()
-            if row is None:
-                return None
-            newest = select(checkpoints.c.seq, checkpoints.c.body).where(checkpoints.c.run_id == run_id)
-            found = connection.execute(newest).one_or_none()
-            seq, checkpoint = (0, None) if found is None else found
-            tail = tuple(_records(connection, run_id, seq, None))
-            return LoadedRun(rows.run_row(row), checkpoint, seq, tail)
+        return self.load_all((run_id,)).get(run_id)
+
+    def load_all(self, run_ids: Iterable[str]) -> dict[str, LoadedRun]:
+        ids = {"ids": self._database.ids(run_ids)}
+
+        def work(connection: Connection) -> dict[str, LoadedRun]:
+            found = [rows.run_row(row) for row in connection.execute(self._loaded_runs, ids)]
+            newest = {run_id: (seq, body) for run_id, seq, body in connection.execute(self._loaded_checkpoints, ids)}
+            tails: dict[str, list[Record]] = {row.run_id: [] for row in found}
+            for run_id, *record in connection.execute(self._loaded_tails, ids):
+                tails[run_id].append(rows.record(record))
+            loaded: dict[str, LoadedRun] = {}
+            for row in found:
+                seq, checkpoint = newest.get(row.run_id, (0, None))
+                loaded[row.run_id] = LoadedRun(row, checkpoint, seq, tuple(tails[row.run_id]))
+            return loaded
 
         return self._database.read(work)
 

@@ -33,6 +33,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Dialect,
+    FromClause,
     Table,
     Text,
     bindparam,
@@ -188,6 +189,11 @@ class SqliteDatabase(Database):
 
     def ids(self, values: Iterable[str]) -> Any:
         return json.dumps(list(values))
+
+    def row_by_row(
+        self, few: FromClause, many: Table, on: ColumnElement[bool], order: ColumnElement[Any]
+    ) -> tuple[FromClause, FromClause]:
+        return few.join(many, on), many  # it has no other joins
 
     def insert(self, table: Table) -> Any:
         return insert(table)

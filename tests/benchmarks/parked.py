@@ -82,7 +82,8 @@ async def fill(path: Path, count: int) -> None:
 
         for first in range(0, count, 10_000):
             await asyncio.gather(*(begin(number) for number in range(first, min(count, first + 10_000))))
-        await asyncio.sleep(3.0)  # the last ones come to their wait
+        while engine.host.load_report().active:  # noqa: ASYNC110  # the last ones come to their wait
+            await asyncio.sleep(0.5)
     await engine.close()
     blocking.close()
 

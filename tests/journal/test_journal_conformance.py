@@ -453,3 +453,23 @@ class TestCheckpoints:
 
     def test_there_is_nothing_to_load_of_a_run_that_is_not_there(self, journal: Journal) -> None:
         assert journal.load("ghost") is None
+
+    def test_many_runs_load_together_as_each_does_alone(self, journal: Journal) -> None:
+        journal.append([start(f"r{n}", f"f{n}") for n in range(5)])
+        journal.append([record("r0", 2), record("r0", 3), record("r1", 2, checkpoint=b"r1 at 2"), record("r1", 3)])
+        journal.append([record("r2", 2, checkpoint=b"r2 at 2")])
+        wanted = ["r3", "ghost", "r1", "r0", "r2"]
+        loaded = journal.load_all(wanted)
+        assert loaded == {run_id: journal.load(run_id) for run_id in ("r0", "r1", "r2", "r3")}
+        assert [record.seq for record in loaded["r0"].tail] == [1, 2, 3]
+        assert ([record.seq for record in loaded["r1"].tail], loaded["r1"].checkpoint) == ([3], b"r1 at 2")
+        assert loaded["r2"].tail == ()
+        assert journal.load_all([]) == {}
+
+    def test_the_current_runs_of_many_flows_are_found_together(self, journal: Journal) -> None:
+        journal.append([start(f"r{n}", f"f{n}") for n in range(3)])
+        journal.append([start("again", "f1", replaces="r1")])
+        found = journal.current_runs(["f1", "ghost", "f2"])
+        assert sorted(row.run_id for row in found) == ["again", "r2"]
+        assert found == [row for row in map(journal.current_run, [row.flow_id for row in found]) if row is not None]
+        assert journal.current_runs([]) == []

@@ -402,16 +402,7 @@ def _() -> list[Patch]:
 
 @mutant("host", "a new owner does not claim", "fencing", "liveness", "engine error")
 def _() -> list[Patch]:
-    async def load(self: Any, flow_id: str) -> Any:
-        row = await self._read(lambda: self._journal.current_run(flow_id))
-        here = self.flows.get(flow_id)
-        if row is None or here is not None:
-            return here
-        if row.owner != self._owner:
-            raise residents.NotMine(row.owner)
-        return await self._load_run(row, row.epoch)
-
-    return [(residents.Residents, "_load", load)]
+    return [(residents.Residents, "_epoch_of", lambda self, row: row.epoch)]
 
 
 @mutant("host", "Flows are not resumed when their owner begins", "liveness")
