@@ -72,7 +72,6 @@ class SqlJournal(Journal):
             select(tail.c.run_id, *(tail.c[column.name] for column in rows.RECORD_COLUMNS))
             .select_from(both)
             .where(database.among(runs.c.run_id))
-            .order_by(tail.c.run_id, tail.c.seq)
         )
 
     def migrate(self) -> None:
@@ -210,7 +209,9 @@ class SqlJournal(Journal):
             loaded: dict[str, LoadedRun] = {}
             for row in found:
                 seq, checkpoint = newest.get(row.run_id, (0, None))
-                loaded[row.run_id] = LoadedRun(row, checkpoint, seq, tuple(tails[row.run_id]))
+                # Put in order here: they come so already, and the database would copy all bodies to see to it.
+                tail = sorted(tails[row.run_id], key=lambda record: record.seq)
+                loaded[row.run_id] = LoadedRun(row, checkpoint, seq, tuple(tail))
             return loaded
 
         return self._database.read(work)

@@ -285,6 +285,10 @@ class MemoryJournal(Journal):
         run = self.database.current.get(flow_id)
         return None if run is None else run.row()
 
+    def current_runs(self, flow_ids: Iterable[str]) -> list[RunRow]:
+        found = (self.current_run(flow_id) for flow_id in flow_ids)
+        return [row for row in found if row is not None]
+
     def find_run(self, run_id: str) -> RunRow | None:
         run = self.database.runs.get(run_id)
         return None if run is None else run.row()
@@ -295,6 +299,10 @@ class MemoryJournal(Journal):
             return None
         seq, checkpoint = run.checkpoint
         return LoadedRun(run.row(), checkpoint, seq, tuple(map(_record, run.records[seq:])))
+
+    def load_all(self, run_ids: Iterable[str]) -> dict[str, LoadedRun]:
+        found = {run_id: self.load(run_id) for run_id in run_ids}
+        return {run_id: loaded for run_id, loaded in found.items() if loaded is not None}
 
     def records(self, run_id: str, after_seq: int, limit: int) -> list[Record]:
         run = self.database.runs.get(run_id)
