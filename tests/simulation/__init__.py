@@ -20,7 +20,7 @@ by an hour. The Flows are generated: every wait, every decision, every policy, d
     schedule     a plan drawn from a seed, its run, and its end, in which all Flows must settle
     shrink       a plan that fails, made smaller; `story` tells it
     mutants      seeded bugs: the test of the tester
-    small        small worlds, exhaustively
+    small        small worlds, exhaustively; `small_worlds` are which
 
 Books, auditor and witness share no code with the engine. The same seed and the same code give the same run, to the
 byte, in any process (`test_determinism`).

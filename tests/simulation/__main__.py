@@ -4,6 +4,7 @@
     python -m tests.simulation --seconds 60 --seed 7     from seed 7 on
     python -m tests.simulation --seed 7 --trace          one schedule, with all that happened in it
     python -m tests.simulation --mutants                 every seeded bug: is it caught?
+    python -m tests.simulation --small                   the full small worlds, exhaustively
     python -m tests.simulation --coverage --seconds 20   what the schedules exercised, and how often
 
 Ends with one line: schedules, Flow-steps, faults, violations; the exit code is 1 if there were any. A Flow-step is a
@@ -29,12 +30,17 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--mutants", action="store_true")
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--coverage", action="store_true")
     options = parser.parse_args()
     if options.mutants:
         from tests.simulation.mutants import hunt
 
         return hunt()
+    if options.small:
+        from tests.simulation.small_worlds import FULL, tour
+
+        return tour(FULL)
     if options.seed is not None and not options.seconds:
         result = run_seed(options.seed, trace=options.trace)
         print("\n".join(result.lines or ()))

@@ -428,7 +428,12 @@ class Auditor:
         found = outside(iter(events[1:]))
         if events[-1][0] == "FlowClosed/1":
             expected = expected[: len(found)]
-        self.require(found == expected, "time travel", run.run_id, found, expected)
+        # What a client wrote to the new run in the same turn may be in its first record, too.
+        new = found[len(expected) :]
+        again = {one[4][2] for one in line if one[4][0] == "MessagePublished/1"} & {
+            one[2] for one in new if len(one) > 2
+        }
+        self.require(found[: len(expected)] == expected and not again, "time travel", run.run_id, found, expected)
 
     # Specs ------------------------------------------------------------------------------------------------------------
 
