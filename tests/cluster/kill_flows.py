@@ -31,6 +31,8 @@ class Job:
     step: int
     seconds: float
     got: tuple[str, ...] = ()
+    hangs: float = 0.0
+    """Seconds for which the first attempt of the first Step stays, to be killed."""
 
 
 def leave_line(context: Context, job: Job) -> None:
@@ -51,7 +53,7 @@ class Work(Step[Job]):
 
     def execute(self, context: Context, input: Job) -> StepDecision:
         leave_line(context, input)
-        time.sleep(input.seconds)
+        time.sleep(input.hangs if context.attempt == 1 and input.hangs else input.seconds)
         got = input.got + tuple(token.results(context))
         if input.step == STEPS:
             return graceful_complete(list(got))

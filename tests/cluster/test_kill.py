@@ -7,7 +7,6 @@ a line of attempt n + 1 only where the history says why attempt n failed.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -27,9 +26,11 @@ import dexray
 from dex import Client, Registry
 from dexray.cluster.protocol import DIRECTORY, ActorLoad, flow_actor_name
 from tests.cluster.kill_flows import STEPS, Job, KillFlow, token
+from tests.cluster.nodes import until
 
 FLOWS = 200
 NAMESPACE = "kill-tests"
+VICTIM = "victim"
 ALLOWED = {"STARTED_ATTEMPT_INTERRUPTED", "WORKER_CRASHED"}
 
 pytestmark = [pytest.mark.ray, pytest.mark.kill, pytest.mark.timeout(280)]
@@ -76,8 +77,8 @@ def wait_until_under_way(effects: Path, lines: int) -> None:
         time.sleep(0.01)
 
 
-def count_lines(effects: Path) -> int:
-    return sum(len(path.read_text().splitlines()) for path in effects.iterdir())
+def count_lines(effects: Path, flow_id: str = "*") -> int:
+    return sum(path.read_text().count("\n") for path in effects.glob(flow_id))
 
 
 def check_all(client: Client, flow_ids: list[str], effects: Path) -> Counter[str]:
@@ -126,13 +127,8 @@ def kill_directory(effects: Path) -> None:
 
 
 def kill_worker(effects: Path) -> None:
-    """The process that ran a Step last, if it is still there; else the one that did so by now."""
-    while True:
-        newest = max(effects.iterdir(), key=lambda path: path.stat().st_mtime)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(newest.read_text().splitlines()[-1].split()[2]), signal.SIGKILL)
-            return
-        time.sleep(0.05)
+    """The process that the victim is in."""
+    os.kill(int((effects / VICTIM).read_text().split()[2]), signal.SIGKILL)
 
 
 @pytest.mark.statement("B157", "B199", "B200", "B202", "B213")
@@ -142,7 +138,13 @@ def test_flows_survive_the_end_of_one_process(
 ) -> None:
     flow_ids = start_all(client, flow, effects, "flow")
     publish_all(client, flow_ids[: FLOWS // 2])
+    interrupts = kill is not kill_directory
+    if interrupts:
+        client.start_flow(flow, VICTIM, Job(str(effects), 1, 0.01, hangs=200.0))
+        flow_ids.append(VICTIM)
     wait_until_under_way(effects, FLOWS)
+    if interrupts:
+        until(lambda: count_lines(effects, VICTIM) == 1, "the victim does not run")
     kill(effects)
     publish_all(client, flow_ids[FLOWS // 2 :])
     failures = check_all(client, flow_ids, effects)
