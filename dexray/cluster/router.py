@@ -16,13 +16,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dex.wire.service import AnswerT, Request, ServiceError, WaitForFlow
-from dexray.cluster.protocol import ClusterView, Reply, decode_reply
+from dex.wire.service import AnswerT, Request, ServiceError, StartFlow, WaitForFlow
+from dexray.cluster.protocol import ActorLoad, ClusterView, Reply, decode_reply
 from dexray.cluster.service import ClusterService, look_up
 
 PATIENCE = 30.0  # seconds for an answer, beyond what a request itself asks to wait
 POLLS = 400
 """Long polls of one FlowActor at a time. A FlowActor takes 10,000 calls at once, from 16 FlowActors and all clients."""
+NEAR = 1_000
+"""Active Flows that a FlowActor may have more than another, and still keeps the SubFlows of its Flows."""
 SHORT_POLL = 2.0  # seconds, when there are more children than polls
 
 
@@ -76,6 +78,22 @@ class _Service(ClusterService):
         super().__init__(directory, namespace, view)
         self._me = me
         self._here = here
+
+    async def _choose(self, request: Request[Any]) -> str:
+        # What was started since a view that is old may have ended long ago.
+        if isinstance(request, StartFlow) and self._is_old() and self._pick(self._view).name != self._me:
+            await asyncio.shield(self._refreshed())
+        return await super()._choose(request)
+
+    def _pick(self, view: ClusterView) -> ActorLoad:
+        """A SubFlow stays with its parent's owner: a child elsewhere costs the two of them four times as much, and is
+        told of by a long poll. Only when this one has much more to do than another is it worth it; or when Flows are
+        not to share at all."""
+        least = super()._pick(view)
+        mine = next((load for load in view.actors if load.name == self._me), None)
+        if mine is None or view.flows_per_actor or self._busy(mine) > self._busy(least) + NEAR:
+            return least
+        return mine
 
     async def _ask(self, owner: str, data: bytes) -> Reply:
         if owner == self._me:

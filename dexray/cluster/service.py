@@ -93,15 +93,27 @@ class ClusterService:
         """Spread first: the FlowActor with the fewest active Flows, by the view and by what was started since."""
         if not isinstance(request, StartFlow):
             return self._view.actors[0].name
-        if time.monotonic() - self._view_at > VIEW_AGE and self._refreshing is None:
-            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_quietly())
-        least = min(self._view.actors, key=self._busy)
+        if self._is_old():
+            self._refreshed()
+        least = self._pick(self._view)
         if self._view.flows_per_actor and self._busy(least) >= self._view.flows_per_actor:
             await self._update("place")
             if self._view.placed:
                 return self._view.placed
         self._started[least.name] = self._started.get(least.name, 0) + 1
         return least.name
+
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._view_at > VIEW_AGE
+
+    def _refreshed(self) -> asyncio.Task[None]:
+        """A look at the Directory that is under way from now on at the latest; it does not fail."""
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_quietly())
+        return self._refreshing
+
+    def _pick(self, view: ClusterView) -> ActorLoad:
+        return min(view.actors, key=self._busy)
 
     def _busy(self, load: ActorLoad) -> int:
         return load.active + self._started.get(load.name, 0)

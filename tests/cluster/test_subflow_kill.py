@@ -41,6 +41,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
         num_cpus=4,
         flow_actors=2,
         max_flow_actors=2,
+        flows_per_actor=1_000,  # with a bound, children are spread like any Flow
     ) as client:
         yield client
 

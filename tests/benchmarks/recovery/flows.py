@@ -28,7 +28,7 @@ from dex import (
 nudge = Channel("nudge", int)
 """What the Flows wait for that wait for a message."""
 
-BACKOFF_SECONDS = 20.0
+BACKOFF_SECONDS = 45.0
 
 
 def _is_open(gate: str) -> bool:
@@ -42,7 +42,7 @@ class Held(Step[str]):
         return StepOptions(execute_retry=RetryPolicy(initial_interval=timedelta(seconds=1)))
 
     def execute(self, context: Context, input: str) -> StepDecision:
-        while not _is_open(input) and not context.is_canceled():
+        while not _is_open(input) and not context.is_cancellation_requested():
             time.sleep(0.05)
         return graceful_complete(1)
 
