@@ -161,14 +161,14 @@ class Loader:
         return lot
 
     async def _load(self, lot: Iterable[str]) -> bool:
-        """False when the lot as a whole has failed, and holds more than one Flow."""
+        """False when the lot as a whole has failed, and one of its Flows may be to blame."""
         left = [flow_id for flow_id in lot if flow_id in self._loads]
         try:
             while left:
                 left = await self._look_and_load(left)
         except Exception as error:
             left = [flow_id for flow_id in left if flow_id in self._loads]
-            if len(left) > 1:
+            if len(left) > 1 and not isinstance(error, Lost):
                 logger.warning("%d Flows can't be loaded together, they go one by one: %s", len(left), error)
                 return False
             for flow_id in left:

@@ -22,7 +22,7 @@ from dexray.protocol.attempts import ConditionSpec, WaitForSucceeded
 from dexray.protocol.subflows import SubFlowSpec
 from dexray.stores import StoreTable
 from tests.engine.faulty import give_up
-from tests.engine.rig import NIL, Machine, Rig, by_step, done, failed, settle, virtual, wait, with_channels
+from tests.engine.rig import NIL, Machine, Rig, by_step, done, failed, virtual, wait, with_channels
 from tests.machine.build import any_of, flow, graceful_complete, method, one, step, timer, until
 
 HOUR = 3600.0
@@ -234,48 +234,4 @@ def with_a_spoiled_run(rig: Rig, run_id: str) -> Machine:
         return load_all(run_ids)
 
     machine.journal.inner.load_all = spoiled
-    return machine
-
-
-@virtual
-async def test_when_a_flow_is_due_next_is_what_the_database_says_after_the_claim(rig: Rig) -> None:
-    """Between the look and the claim of a new life, the former one writes that the Flow only waits. If the new one
-    believed its first look, it would not write that the Flow is active again, and the life after it would not come."""
-    first = await rig.host(MAIL)
-    await first.start("f", "Mail")
-    (key,) = first.port.out
-    second = one_that_looks_early(rig, first, key)
-    second.begin(MAIL)
-    await second.host.recovered()
-    assert await second.phases("f") == {"Mail-1": "waiting"}
-    await second.publish("f", "news", NIL)
-    await settle()
-    assert await second.phases("f") == {"Mail-1": "running"}
-    await second.crash()
-    rig.script = lambda task: done(graceful_complete())
-    third = await rig.host(MAIL)
-    await asyncio.sleep(10)
-    assert counts(rig, "status = 'COMPLETED'") == 1, "the third life did not know that it was due"
-    assert third.journal.calls["load_all"] == 1
-
-
-def one_that_looks_early(rig: Rig, former: Machine, key: Any) -> Machine:
-    machine = Machine(rig, "one", HostSettings(), 1_000, None, StoreTable)
-    rig.machines.append(machine)
-    lane = machine.lane
-    looked = machine.journal.inner.current_runs
-
-    async def between() -> None:
-        """The former life's record is written, and then it is gone."""
-        former.port.finish(key, wait(until(one("news"))))
-        await settle()
-        await former.crash()
-
-    def look(flow_ids: Sequence[str]) -> Any:
-        rows = looked(flow_ids)
-        lane.hold()
-        asyncio.get_running_loop().create_task(between()).add_done_callback(lambda _: lane.free())
-        return rows
-
-    machine.journal.inner.current_runs = look
     return machine
