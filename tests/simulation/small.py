@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from sys import intern
 from typing import Any
 
 import msgpack
@@ -134,10 +135,15 @@ class World:
     def explore(self) -> Count:
         count = Count()
         following: dict[Place, list[Place]] = {}
-        waiting = [self._first]
+        # Those with crashes left come first: what a crash leads to need not be known when there is none left.
+        waiting: list[list[Place]] = [[] for _ in range(self._first[-1] + 1)]
+        waiting[-1].append(self._first)
         seen = {self._first}
         while waiting:
-            place = waiting.pop()
+            if not waiting[-1]:
+                waiting.pop()
+                continue
+            place = waiting[-1].pop()
             if len(seen) > self._limit:
                 raise Exhausted(f"more than {self._limit} states")
             leads = following[place] = []
@@ -146,12 +152,12 @@ class World:
                     leads.append(then)
                     if then not in seen:
                         seen.add(then)
-                        waiting.append(then)
+                        waiting[then[-1]].append(then)
                         self._came[then] = (place, name)
                 if not leads or (len(leads) == 1 and place[-1]):  # nothing is left to happen but a crash
                     self._at_end(place, count)
                 for sides, number in zip(self._sides, place[:-1], strict=True):
-                    sides.done(number)
+                    sides.done(number, place[-1])
             except Exception as error:
                 raise AssertionError(
                     f"{type(error).__name__}: {error}\nafter: {', '.join(self._path(place))}"
@@ -272,9 +278,9 @@ class _Sides:
             status = self._ends[number] = flow.state.status if flow is not None else ""
         return status
 
-    def done(self, number: int) -> None:
-        """All that can follow is known, if a crash is among it."""
-        if not self._keeps and number in self._crashed and number in self.all:
+    def done(self, number: int, crashes: int) -> None:
+        """All that can follow while so many crashes are left, or fewer, is known."""
+        if not self._keeps and number in self.all and (not crashes or number in self._crashed):
             if not self._moves[number] and not self.all[number].dirty:
                 self.ends_as(number)
             del self.all[number]
@@ -288,7 +294,8 @@ class _Sides:
     def moves(self, number: int) -> list[tuple[str, int]]:
         found = self._moves.get(number)
         if found is None:
-            found = [(f"{self._names[0]} {name}", self._number(then)) for name, then in self._own(self.all[number])]
+            own = self._own(self.all[number])
+            found = [(intern(f"{self._names[0]} {name}"), self._number(then)) for name, then in own]
             self._moves[number] = found
         return found
 
