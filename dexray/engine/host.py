@@ -431,7 +431,7 @@ class FlowHost:
         turn = self.execute(live, commands.FinishAttempt(key=key, result=result, again_at=again_at), sync=sync)
         if turn is not None and not turn.events:
             self.counters["late_results"] += 1
-            self._hand_outs.settled([key])
+            self._let_go(live, key)
         else:
             if blobs:
                 live.pending.blobs.update(blobs)
@@ -439,11 +439,27 @@ class FlowHost:
                 live.pending.settled.append(key)
         self.request_flush()
 
+    def _let_go(self, live: LiveFlow, key: AttemptKey) -> None:
+        """Nobody here wants this attempt any more. A detached one may go when that is durable, and not before: if it
+        never is, the next owner wants it."""
+        target = live.seq + (0 if live.pending.is_empty else 1)
+        if live.durable_seq >= target:
+            self._hand_outs.settled([key])
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: None if done.exception() else self._hand_outs.settled([key]))
+        live.settled_waiters.append((target, future))
+
     async def is_wanted(self, key: AttemptKey) -> bool:
-        from dexray.engine.requests import look_for
+        from dexray.engine.requests import look_for, settled
 
         live = await look_for(self, key.flow_id)
-        return live is not None and running_step(live.flow.state, key) is not None
+        if live is None:
+            return False
+        if running_step(live.flow.state, key) is not None:
+            return True
+        await settled(self, live)
+        return False
 
     def slots_changed(self) -> None:
         self._slots_freed = True

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from dex.wire.service import ServiceError
 from dex.wire.specs import MethodSpec
+from dexray.engine.live import Lost
 from dexray.protocol.attempts import DecisionSpec
 from tests.engine.faulty import AFTER
 from tests.engine.rig import Machine, Rig, done, settle, virtual
@@ -122,3 +124,47 @@ async def test_it_is_wanted_while_it_is_the_running_attempt_and_not_afterwards(r
     await settle()
     assert not await one.host.is_wanted(key)
     one.port.finish(key, END)
+
+
+@virtual
+async def test_one_that_came_too_late_is_let_go_when_its_timeout_is_durable_and_not_before(rig: Rig) -> None:
+    """If the timeout never is, the next owner wants the result."""
+    one, run_id = await out(rig)
+    key = one.port.only("Train")
+    one.host.attempt_running(key)
+    one.lane.hold()
+    await asyncio.sleep(602.0)
+    assert key in one.port.canceled
+    wanted = asyncio.ensure_future(one.host.is_wanted(key))
+    one.port.finish(key, END)
+    await settle()
+    assert one.port.settled_keys == []
+    assert not wanted.done()
+    await one.crash()
+    assert one.port.settled_keys == []
+    with pytest.raises((Lost, ServiceError)):
+        await wanted
+    two = await rig.host()
+    two.port.surviving = {key}
+    two.deploy(DETACHED)
+    await settle()
+    assert two.port.adopted == [key]
+    two.port.finish(key, END)
+    assert (await two.result("f")).status == "COMPLETED"
+    assert rig.events(run_id, "AttemptFailed") == []
+
+
+@virtual
+async def test_one_that_came_too_late_is_let_go(rig: Rig) -> None:
+    one, _ = await out(rig)
+    key = one.port.only("Train")
+    one.host.attempt_running(key)
+    one.lane.hold()
+    await asyncio.sleep(602.0)
+    one.port.finish(key, END)
+    await settle()
+    assert one.port.settled_keys == []
+    one.lane.free()
+    await settle()
+    assert set(one.port.settled_keys) == {key}
+    assert not await one.host.is_wanted(key)

@@ -20,6 +20,7 @@ from dex.wire.specs import FlowSpec, MethodSpec, StepSpec, TimeoutHandlerSpec
 from dexray.journal.interface import Append
 from dexray.protocol.attempts import (
     AttemptFailed,
+    AttemptKey,
     AttemptTask,
     ExecuteSucceeded,
     RpcSucceeded,
@@ -169,7 +170,8 @@ class Auditor:
     def current(self, run: Run, step: Step, mark: Attempt | None, by: Owner, *what: object) -> bool:
         """The attempt that this came of is the one that was out, of this very owner."""
         self.require(step.phase == "running", "attempt", *what, "while", step.phase)
-        self.require(step.hand_out == by, "stale attempt", *what, "was handed out by", step.hand_out, "not", by)
+        ours = step.hand_out == by or (step.detached and (by[0], self.key(run, step)) in self.log.adopters)
+        self.require(ours, "stale attempt", *what, "was handed out by", step.hand_out, "not", by)
         if mark is None:
             return False
         key = mark.task.key
@@ -177,6 +179,16 @@ class Auditor:
         self.require(named == (run.run_id, step.id, step.method, step.attempt), "stale attempt", *what, named)
         self.require(self.log.newest.get((by[0], key)) is mark, "stale attempt", *what, "came of", mark.token, mark.who)
         return True
+
+    def key(self, run: Run, step: Step) -> AttemptKey:
+        return AttemptKey(run.flow_id, run.run_id, step.id, step.method, step.attempt)
+
+    def settled_attempt(self, key: AttemptKey) -> None:
+        """A detached attempt is let go: then its outcome is durable, or it is not wanted."""
+        run = self.runs[key.run_id]
+        step = run.steps.get(key.step_execution_id)
+        out = step is not None and step.phase == "running" and self.key(run, step) == key
+        self.require(not out, "settled too early", key)
 
     def succeeded(
         self, run: Run, event: Event, rest: list[Event], by: Owner, kind: type
@@ -305,6 +317,8 @@ class Auditor:
         retryable, retry_after = True, None
         if failure[2] == "STARTED_ATTEMPT_INTERRUPTED":
             self.require(step.phase == "running" and step.hand_out != by, "interrupt", *what, by)
+            goes_on = step.detached and method != "timeout" and self.key(run, step) not in self.log.lost
+            self.require(not goes_on, "detached", *what, "goes on")
         else:
             attempt = self.log.attempts[int(failure[1][1:])] if failure[1].startswith("#") else None
             self.current(run, step, attempt, by, *what)

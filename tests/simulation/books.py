@@ -36,6 +36,7 @@ class Step:
         self.attempt, self.first_at, self.retry_at, self.returned = 1, 0.0, 0.0, False
         self.snapshot: tuple[dict[str, bytes], dict[str, int]] | None = None
         self.locks: list[str] = []
+        self.detached = False  # the attempt that is out survives its owner
         self.hand_out: Any = None  # the owner that handed it out
 
 
@@ -134,6 +135,7 @@ def attempt_started(run: Run, event: Event, at: float) -> None:
     if not step.first_at or (step.attempt == 1 and step.returned):
         step.first_at = at
     step.phase, step.returned, step.locks = "running", False, list(event[5])
+    step.detached = len(event) > 7 and event[7]
 
 
 def attempt_failed(run: Run, event: Event, at: float) -> None:

@@ -11,6 +11,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dex.wire.service import AnswerT, Request, ServiceError, ServiceFailure, WaitForFlow
@@ -132,6 +133,7 @@ class Port(AttemptPort):
         self.refused = False
         self.out: dict[int, AttemptTask] = {}
         self.tokens: dict[AttemptKey, int] = {}
+        self._adoptions = count(1)
 
     def reserve(self, flow_type: str, step_type: str, is_async: bool) -> bool:
         if self.taken >= self._slots:
@@ -147,10 +149,22 @@ class Port(AttemptPort):
             self._life.host.slots_changed()
 
     def adopt(self, task: AttemptTask) -> bool:
-        return False
+        handle = -next(self._adoptions)
+        self.taken += 1
+        self.out[handle] = task
+        self.tokens[task.key] = handle
+        self._life.process.call_later(self._schedule.latency(), self._attach, task, handle)
+        return True
+
+    def _attach(self, task: AttemptTask, handle: int) -> None:
+        result = self._schedule.detached.adopt(self._life, task, handle)
+        if result is not None:
+            self._life.process.call_later(self._schedule.latency(), self.finish, handle, result)
+        elif handle in self.out:
+            self._life.host.attempt_running(task.key)
 
     def settled(self, key: AttemptKey) -> None:
-        pass
+        self._schedule.detached.settled(key)
 
     def waiting_for(self, key: AttemptKey) -> str:
         return ""
@@ -166,16 +180,20 @@ class Port(AttemptPort):
             schedule.world.say(
                 self._life.name, f"hands out #{token} {key.flow_id} {key.step_execution_id} {key.method} {key.attempt}"
             )
+        if task.detached:
+            process.call_later(0.0005, self._running, token)
+            schedule.detached.run(self._life, task, token, token)
+            return
         delay = dice.pick(schedule.plan.delays) if not dice.chance(0.04) else dice.pick((3.0, 40.0, 100.0))
         fate = dice.random()
         if fate < weather.returned:
             schedule.faults["attempt returned"] += 1
-            process.call_later(delay, self._finish, token, AttemptReturned(reason="it did not run"))
+            process.call_later(delay, self.finish, token, AttemptReturned(reason="it did not run"))
             return
         if fate < weather.returned + weather.crashed:
             schedule.faults["worker crashed"] += 1
             crash = AttemptFailed(error_type="WorkerCrashedError", detail=f"#{token}", kind=WORKER_CRASHED)
-            process.call_later(delay, self._finish, token, crash)
+            process.call_later(delay, self.finish, token, crash)
             if dice.chance(0.5):  # it was not dead after all
                 process.call_later(delay + dice.pick((0.002, 0.1, 1.1, 5.0)), self._late, token)
             return
@@ -210,7 +228,7 @@ class Port(AttemptPort):
         schedule = self._schedule
         result = schedule.handlers.result(task, token)
         schedule.log.came_to(token, result)
-        self._finish(token, result)
+        self.finish(token, result)
         if schedule.weather.repeated and schedule.dice.chance(schedule.weather.repeated):
             schedule.faults["result repeated"] += 1
             again = result if schedule.dice.chance(0.5) else schedule.handlers.result(task, token)
@@ -224,14 +242,14 @@ class Port(AttemptPort):
         schedule.log.came_to(token, result)
         schedule.faults["late result"] += 1
         if token in self.out:
-            self._finish(token, result)
+            self.finish(token, result)
         else:
             self._life.host.attempt_finished(task.key, result)
 
     def _repeat(self, key: AttemptKey, result: AttemptResult) -> None:
         self._life.host.attempt_finished(key, result)
 
-    def _finish(self, token: int, result: AttemptResult) -> None:
+    def finish(self, token: int, result: AttemptResult) -> None:
         task = self.out.pop(token, None)
         if task is None:
             return
@@ -248,9 +266,12 @@ class Port(AttemptPort):
             return
         schedule = self._schedule
         schedule.faults["attempt cancelled"] += 1
+        if self.out[token].detached:
+            schedule.detached.cancel(self._life, key)
+            return
         if schedule.dice.chance(schedule.weather.deaf):
             return  # it goes on to its end, and takes its slot until then
-        self._life.process.call_later(0.003, self._finish, token, AttemptFailed(error_type="Cancelled", detail="asked"))
+        self._life.process.call_later(0.003, self.finish, token, AttemptFailed(error_type="Cancelled", detail="asked"))
 
 
 class Life:

@@ -109,6 +109,7 @@ def method(dice: Dice) -> MethodSpec:
         durability=dice.pick(("", "", "SYNC", "ASYNC")),
         locks=dice.pick(((), (), (), ("x",), ("x", "y"), ("z/1",))),
         load=load,
+        detached=dice.chance(0.1),
     )
 
 

@@ -518,6 +518,35 @@ def _() -> list[Patch]:
     return [(starting, "verdict", lambda policy, status: "start")]
 
 
+@mutant("host", "a detached attempt is interrupted with its owner", "detached")
+def _() -> list[Patch]:
+    return [(hand_outs.HandOuts, "adopt", lambda self, flow: frozenset())]
+
+
+@mutant("host", "a detached attempt is let go before its outcome is durable", "settled too early", "detached")
+def _() -> list[Patch]:
+    real = host.FlowHost.attempt_finished
+
+    def finished(self: Any, key: Any, result: Any) -> None:
+        real(self, key, result)
+        self._hand_outs.settled([key])
+
+    return [(host.FlowHost, "attempt_finished", finished)]
+
+
+@mutant("host", "a detached attempt that came too late is let go at once", "settled too early", "detached")
+def _() -> list[Patch]:
+    return [(host.FlowHost, "_let_go", lambda self, flow, key: self._hand_outs.settled([key]))]
+
+
+@mutant("host", "no detached attempt is wanted", "settled too early", "detached")
+def _() -> list[Patch]:
+    async def is_wanted(self: Any, key: Any) -> bool:
+        return False
+
+    return [(host.FlowHost, "is_wanted", is_wanted)]
+
+
 # Journal --------------------------------------------------------------------------------------------------------------
 
 

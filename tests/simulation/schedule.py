@@ -23,6 +23,7 @@ from tests.simulation import actions
 from tests.simulation.auditor import Auditor
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Directory, Life, Network, Weather
+from tests.simulation.detached import Actors
 from tests.simulation.generate import CHILD, PARENT, Dice, Handlers, Taste, flow_type, taste
 from tests.simulation.kernel import Livelock, World
 from tests.simulation.memory import Database
@@ -156,6 +157,7 @@ class Schedule:
         self.database.taps.append(self.auditor)
         self.handlers = Handlers(self.dice, plan.types, plan.likes, self.consumers)
         self.network = Network(self)
+        self.detached = Actors(self)
         self.clients = Clients(self)
         self.lives: dict[str, Life] = {}
         self.hosts: list[FlowHost] = []

@@ -110,6 +110,10 @@ FAULTS = [
     "result repeated",
     "clock step",
     "deployed anew",
+    "detached",
+    "detached: adopted",
+    "detached: gone",
+    "detached: not wanted",
 ]
 
 
