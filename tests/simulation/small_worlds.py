@@ -144,7 +144,7 @@ FULL_WAITS = Story(
     flow(step("A"), step("B", wait_for=True), step("C", wait_for=True)),
     {
         ("A", "execute"): (execute(go_to("B", "C")),),
-        ("B", "wait_for"): (wait(any_of(timer(10.0), exactly("a", 2))), wait(all_of(one("a"), one("b")))),
+        ("B", "wait_for"): (wait(any_of(timer(10.0), exactly("a", 2), one("b"))),),
         ("B", "execute"): (execute(graceful_complete(b"\x01")),),
         ("C", "wait_for"): (wait(until(one("a"))),),
         ("C", "execute"): (execute(dead_end()),),
