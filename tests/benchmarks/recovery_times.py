@@ -8,7 +8,8 @@ the loss
   book;
 - until the lost part of the engine answers again;
 - until all Flows go on: each of eight, half of them with synchronous Steps of 0.2 s, half with asynchronous ones, has
-  completed a Step after the loss. Backoffs of retries (a second) are in that.
+  completed a Step after the loss; after the loss of a cluster, in the next one. Backoffs of retries (a second) are in
+  that.
 Median and maximum of the runs. Ray's health checks are those of `tests.cluster.nodes`, unless --ray-defaults is given;
 a frozen FlowActor is given up after FROZEN seconds, a lost engine keeps the database for LEASE.
 """
@@ -328,7 +329,7 @@ def lost_cluster(strike: Callable[[Processes], None]) -> Loss:
         try:
             with started_elsewhere(folder, cluster.address, "walk", {"RAY_TMPDIR": name}) as (program, flow_ids):
                 former = holder(folder)
-                began, clock = time.monotonic(), time.time()
+                began = time.monotonic()
                 program.kill()
                 strike(cluster)
                 print(f"    the next cluster is there after {time.monotonic() - began:.1f} s", flush=True)
@@ -338,7 +339,8 @@ def lost_cluster(strike: Callable[[Processes], None]) -> Loss:
                 wait_for(lambda: subprocess.run(command, capture_output=True, env=environ).returncode == 0)
                 again = time.monotonic() - began
                 assert holder(folder) != former
-                return Loss(None, again, going_on(folder, clock, flow_ids))
+                # From here on it is the next engine: the former one may have gone on for a while without a head.
+                return Loss(None, again, again + going_on(folder, time.time(), flow_ids))
         finally:
             cluster.close()
 

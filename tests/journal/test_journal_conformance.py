@@ -467,7 +467,7 @@ class TestCheckpoints:
         assert journal.load_all([]) == {}
 
     def test_the_current_runs_of_many_flows_are_found_together(self, journal: Journal) -> None:
-        journal.append([start(f"r{n}", f"f{n}") for n in range(3)])
+        journal.append([start("r0", "f0"), start("r1", "f1", change=CLOSED), start("r2", "f2")])
         journal.append([start("again", "f1", replaces="r1")])
         found = journal.current_runs(["f1", "ghost", "f2"])
         assert sorted(row.run_id for row in found) == ["again", "r2"]

@@ -70,6 +70,7 @@ def database_of(journal: Journal) -> Database:
     return journal._database
 
 
+MAKES_TABLES = True  # each test begins without
 NEXT = MIGRATIONS[-1].version + 1
 
 
