@@ -164,8 +164,10 @@ def _message_deleted(flow: Flow, event: e.MessageDeleted, at: float) -> None:
 def _take(state: FlowState, channel: str, message_ids: tuple[str, ...]) -> list[Message]:
     queue = state.channels[channel]
     count = len(message_ids)
-    if all(queue[position].id == wanted for position, wanted in enumerate(message_ids)):
-        taken, rest = queue[:count], queue[count:]
+    taken = queue[:count]
+    if all(message.id == wanted for message, wanted in zip(taken, message_ids, strict=False)):
+        rest = queue
+        del rest[:count]  # in place: a queue of a hundred thousand is not copied for each message that is taken
     else:
         wanted_ids = set(message_ids)
         taken = [message for message in queue if message.id in wanted_ids]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dexray.machine import conditions
 from dexray.machine.events import ConditionsMet
 from dexray.protocol.attempts import WaitSpec
 from tests.machine.build import (
@@ -300,6 +301,26 @@ def test_a_waiting_step_that_needs_more_does_not_stand_in_the_way_of_one_that_ne
     bench.wait("A-2", until(one("box")))
     bench.publish("box", b"1")
     assert bench.phase("A-2") == "execute ready"
+
+
+def test_of_very_many_that_wait_the_oldest_that_can_take_first() -> None:
+    """More than are looked at in one go, with some in between that need more than there is."""
+    many = 3 * conditions.FEW
+    bench = Bench(step("S"), step("A", wait_for=True)).start()
+    bench.succeed("S-1", go_to(*["A"] * many))
+    needs = {f"A-{number}": 5 if number % 3 == 0 else 1 for number in range(1, many + 1)}
+    for step_id, count in needs.items():
+        bench.wait(step_id, until(exactly("box", count)))
+    left, there = dict(needs), 0
+    for size in (1, 3, 60, 1, 4, 7, 1, 20):
+        bench.publish("box", *[b"m"] * size)
+        there += size
+        for step_id, count in tuple(left.items()):
+            if count <= there:
+                there -= count
+                del left[step_id]
+        assert [step_id for step_id in needs if bench.phase(step_id) == "wait_for waiting"] == list(left)
+        assert len(bench.queue("box")) == there
 
 
 def test_messages_published_together_are_taken_together() -> None:
