@@ -33,6 +33,12 @@ from tests.simulation.workers import Attempt, Log
 Owner = tuple[str, int]  # the life of an owner, and its epoch
 SLACK = 1e-6
 EPOCH = 1_700_000_000.0  # when true time begins
+ENDS = ("COMPLETED", "FAILED", "CANCELED", "TERMINATED")
+ANEW = {  # how the last run of a Flow ID may have ended, for a new one to begin
+    "ALLOW_IF_PREVIOUS_FAILED": ("FAILED",),
+    "ALLOW_IF_NOT_RUNNING": ENDS,
+    "ALLOW_TERMINATE_IF_RUNNING": ENDS,
+}
 
 
 class Time(Protocol):
@@ -55,8 +61,11 @@ class Auditor:
         self.runs: dict[str, Run] = {}
         self.of_flow: dict[str, list[Run]] = {}
         self.holders: dict[str, Owner] = {}
+        self.owner_of: dict[str, str] = {}  # the name that a life bears
+        self.newest: dict[str, str] = {}  # of each name, the life that began last
         self.started: set[tuple[str, str, str, str, int]] = set()  # by whom, and the attempt
         self.stoppable: set[str] = set()  # Flows that somebody asked to end
+        self.policies: dict[tuple[str, str], set[str]] = {}  # of starts, by Flow ID and request id
 
     def require(self, holds: bool, check: str, *evidence: object) -> None:
         if not holds and len(self.findings) < 20:
@@ -69,6 +78,10 @@ class Auditor:
         self.require(epoch > before[1], "fencing", run_id, "has epoch", epoch, "after", before)
         self.holders[run_id] = (who, epoch)
 
+    def lives(self, who: str, owner: str) -> None:
+        self.owner_of[who] = owner
+        self.newest[owner] = who
+
     def refused(self, who: str, record: Append, there: Append | None) -> None:
         """`there`: what the journal has in its place. An owner in doubt looks before it writes again."""
         again = there is not None and (there.epoch, there.body) == (record.epoch, record.body)
@@ -79,6 +92,8 @@ class Auditor:
         by = (who, record.epoch)
         holder = self.holders.get(record.run_id)
         self.require(holder == by, "fencing", record.run_id, record.seq, "is written by", by, "held by", holder)
+        newest = self.newest.get(self.owner_of.get(who, ""), who)
+        self.require(newest == who, "outlived", record.run_id, record.seq, "is written by", who, "before", newest)
         events: list[Event] = msgpack.unpackb(record.body, strict_map_key=False)
         run = self.runs.get(record.run_id)
         if run is None:
@@ -114,8 +129,12 @@ class Auditor:
         line = self.of_flow.setdefault(record.new_run.flow_id, [])
         self.require(not line or bool(line[-1].status), "one run", record.run_id, "follows an open run")
         self.require(record.new_run.replaces == (line[-1].run_id if line else ""), "one run", record.run_id)
-        line.append(run)
         run.request_id = record.new_run.request_id
+        policies = self.policies.get((record.new_run.flow_id, run.request_id))
+        if line and policies and events[0][0] == "FlowStarted/1":
+            allowed = any(line[-1].status in ANEW.get(policy, ()) for policy in policies)
+            self.require(allowed, "reuse policy", record.run_id, "follows one that is", line[-1].status, policies)
+        line.append(run)
         self.require(events[0][0] in ("FlowStarted/1", "FlowForked/1"), "beginning", record.run_id, events)
 
     def settled(self, run: Run, record: Append, events: list[Event]) -> None:

@@ -37,6 +37,8 @@ class Tap(Protocol):
 
     def owned(self, who: str, run_id: str, epoch: int) -> None: ...
 
+    def lives(self, who: str, owner: str) -> None: ...
+
 
 class Run:
     """A row of `runs` with its records."""
@@ -240,6 +242,8 @@ class MemoryJournal(Journal):
         lives = self.database.lives
         lives[owner] = lives.get(owner, 0) + 1
         self.life = (owner, lives[owner])
+        for tap in self.database.taps:
+            tap.lives(self.who, owner)
 
     def _is_outlived(self) -> bool:
         return self.life is not None and self.database.lives[self.life[0]] != self.life[1]

@@ -28,6 +28,9 @@ class Witness:
         key = call_key(request)
         if key:
             self.asked[request.flow_id, key] = request
+        if isinstance(request, s.StartFlow):
+            policies = self.auditor.policies.setdefault((request.flow_id, request.request_id), set())
+            policies.add(request.id_reuse_policy)
         if isinstance(request, s.StopFlow | s.TimeTravel) or (
             isinstance(request, s.StartFlow) and request.id_reuse_policy == "ALLOW_TERMINATE_IF_RUNNING"
         ):
