@@ -24,9 +24,9 @@ by an hour. The Flows are generated: every wait, every decision, every policy, d
     small        small worlds, exhaustively; `small_worlds` are which
 
 Books, auditor and witness share no code with the engine. They are a naive model, and still twice as long as the five
-hundred lines that one would wish for: a quarter keeps the books (twenty-two kinds of events, time travel), a half judges
-each kind by what the books and the workers' log say of it, with the evidence that makes a finding readable, and a
-quarter judges the seventeen kinds of answers that clients get. A rule that is left out is a bug that is not seen;
+hundred lines that one would wish for: a quarter keeps the books (twenty-two kinds of events, time travel), a half
+judges each kind by what the books and the workers' log say of it, with the evidence that makes a finding readable, and
+a quarter judges the seventeen kinds of answers that clients get. A rule that is left out is a bug that is not seen;
 `mutants` has one for nearly each of them.
 
 A schedule costs about ten milliseconds of one core, flat over the engine, the loop and the audit: no tenth of it is in
