@@ -255,13 +255,13 @@ FULL: Worlds = {
 
 
 def tour(worlds: Worlds) -> int:
-    """Walks all of them; prints a line for each."""
-    total, began = 0, time.monotonic()
+    """Walks all of them; prints a line for each. Its seconds are those of the processor."""
+    total, began = 0, time.process_time()
     for name, (stories, crashes) in worlds.items():
-        here = time.monotonic()
+        here = time.process_time()
         count = explore(stories, crashes)
         total += count.states
         told = f"{len(stories)} Flow{'s' * (len(stories) > 1)}, {crashes} crashes: {count}, "
-        print(f"{name}: {told}{time.monotonic() - here:.1f} s", flush=True)
-    print(f"{len(worlds)} worlds, {total} states, {time.monotonic() - began:.1f} s, nothing wrong")
+        print(f"{name}: {told}{time.process_time() - here:.1f} s", flush=True)
+    print(f"{len(worlds)} worlds, {total} states, {time.process_time() - began:.1f} s, nothing wrong")
     return 0
