@@ -62,6 +62,9 @@ logger = logging.getLogger("dexray.cluster.worker")
 
 _TRACE_LIMIT = 4096
 
+_ENDED_BY_RAY = "in ray._raylet.raise_sys_exit_with_custom_error_message"
+"""In the trace of a handler whose process Ray ends, because its owner has gone: no news for anybody."""
+
 
 def run_lot(parcel: list[Any], data: bytes, shared: Sequence[Any] = ()) -> bytes | list[Any]:
     """The function behind all attempts of synchronous handlers, and of asynchronous ones that ask for resources. Large
@@ -201,7 +204,8 @@ def with_worker(task: AttemptTask, result: AttemptResult, worker: str) -> Attemp
     """A failure tells where it happened, and is logged here: whoever looks for the reason looks at the output first."""
     if not isinstance(result, AttemptFailed):
         return result
-    log_failure(task, result)
+    if _ENDED_BY_RAY not in result.trace:
+        log_failure(task, result)
     return result if result.worker else msgspec.structs.replace(result, worker=worker)
 
 
