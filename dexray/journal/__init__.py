@@ -22,8 +22,9 @@ Rules
 
 - Every method is one transaction. A method that raised `JournalUnavailable` may have happened or not; all of them can
   be repeated, and `append` is asked about with `read_back`.
-- Fencing is in the database: the epoch of a run is read in the transaction that writes its records. An owner that
-  lost its runs and does not know it yet can do no harm, on whatever host it sits.
+- Fencing is in the database: the epoch of a run is read in the transaction that writes its records, and so is the
+  life of the owner. An owner that lost its runs, or was replaced, and does not know it yet can do no harm, on whatever
+  host it sits.
 - Nothing is written twice and nothing is changed: records, answers, blobs and code keep the first version for good.
 
     >>> import tempfile

@@ -11,6 +11,7 @@ What runs where
   records at its next start and goes on with the same request ids, so that nothing stays unknown.
 - `faults`: kills, pauses, outages, chosen from the seed, until the time is over. Then all is whole again, the producers
   finish what they have begun, and every Flow must settle within a bound.
+- `evidence`: what an auditor may look at. Closed runs are removed after a while, so their rows are kept as they close.
 - `audit`: from the producers' records, the handlers' lines and the rows of the journal it tells what must not be. It
   imports nothing of the engine, and reads the database with psycopg and msgpack alone.
 
