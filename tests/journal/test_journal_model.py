@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dexray.journal import Append, Journal, NewRun, Outcome, RequestAnswer, RunChange, open_journal
-from tests.journal.conftest import BACKENDS, lent
+from tests.journal.conftest import empty, lent
 from tests.journal.model import ModelJournal
 
 RUNS = ("r1", "r2", "r3", "r4")
@@ -150,29 +150,45 @@ class Life:
         return batch
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_journal_does_what_the_model_does(backend: str) -> None:
-    @settings(max_examples=60 if backend == "sqlite" else 40, deadline=None, report_multiple_bugs=False)
-    @given(data=st.data())
-    def check(data: st.DataObject) -> None:
-        compare_with_the_model(backend, data)
-
-    check()
+@settings(max_examples=60, deadline=None, report_multiple_bugs=False)
+@given(data=st.data())
+def test_a_journal_does_what_the_model_does(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder, opened("sqlite", Path(folder)) as (_, journals):
+        compare_with_the_model(data, journals)
 
 
-def compare_with_the_model(backend: str, data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as folder, lent(backend, Path(folder)) as url:
+def test_a_journal_on_a_server_does_what_the_model_does_postgres(tmp_path: Path) -> None:
+    """The journals stay open from one example to the next: to connect takes longer than an example."""
+    with opened("postgres", tmp_path) as (url, journals):
+
+        @settings(max_examples=60, deadline=None, report_multiple_bugs=False)
+        @given(data=st.data())
+        def check(data: st.DataObject) -> None:
+            assert empty(url)
+            compare_with_the_model(data, journals)
+
+        check()
+
+
+@contextmanager
+def opened(backend: str, folder: Path) -> Iterator[tuple[str, dict[str, Journal]]]:
+    """A journal for each owner."""
+    with lent(backend, folder) as url:
         journals = {owner: open_journal(url) for owner in OWNERS}
         try:
             journals[OWNERS[0]].migrate()
-            life = Life(journals)
-            for _ in range(data.draw(st.integers(1, 10), "moves")):
-                owner = data.draw(st.sampled_from(OWNERS), "owner")
-                move = data.draw(
-                    st.sampled_from([life.append, life.append, life.append, life.claim, life.reassign, life.remove])
-                )
-                move(data, owner)
-            life.compare(data.draw(st.sampled_from(OWNERS), "read by"))
+            yield url, journals
         finally:
             for journal in journals.values():
                 journal.close()
+
+
+def compare_with_the_model(data: st.DataObject, journals: dict[str, Journal]) -> None:
+    life = Life(journals)
+    for _ in range(data.draw(st.integers(1, 10), "moves")):
+        owner = data.draw(st.sampled_from(OWNERS), "owner")
+        move = data.draw(
+            st.sampled_from([life.append, life.append, life.append, life.claim, life.reassign, life.remove])
+        )
+        move(data, owner)
+    life.compare(data.draw(st.sampled_from(OWNERS), "read by"))
