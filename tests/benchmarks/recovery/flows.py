@@ -1,4 +1,4 @@
-"""Flows that stand in every phase when their owner is killed, and go on to their end when `Gate` is open."""
+"""Flows that stand in every phase when their owner is killed. Those that run do so until a file, their gate, is made."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from dex import (
     Timer,
     Wait,
     graceful_complete,
+    retry_after,
 )
 
 nudge = Channel("nudge", int)
 """What the Flows wait for that wait for a message."""
 
-BACKOFF_SECONDS = 45.0
+BACKOFF_SECONDS = 45
 
 
 def _is_open(gate: str) -> bool:
@@ -75,15 +76,12 @@ class ForTime(Step[float]):
         return graceful_complete(1)
 
 
-class FailsFirst(Step[None]):
-    """Fails once, and waits for its second attempt."""
+class FailsFirst(Step[int]):
+    """Fails once, and waits so many seconds for its second attempt."""
 
-    def get_step_options(self) -> StepOptions:
-        return StepOptions(execute_retry=RetryPolicy(initial_interval=timedelta(seconds=BACKOFF_SECONDS)))
-
-    def execute(self, context: Context, input: None) -> StepDecision:
+    def execute(self, context: Context, input: int) -> StepDecision:
         if context.attempt == 1:
-            raise RuntimeError("the first attempt fails")
+            raise retry_after(input, RuntimeError("the first attempt fails"))
         return graceful_complete(1)
 
 
@@ -118,8 +116,8 @@ class TimerFlow(Flow[float]):
         return StepList.start_step(ForTime())
 
 
-class BackoffFlow(Flow[None]):
-    def get_steps(self) -> StepList[None]:
+class BackoffFlow(Flow[int]):
+    def get_steps(self) -> StepList[int]:
         return StepList.start_step(FailsFirst())
 
 

@@ -19,7 +19,7 @@ from dexray.engine.clock import BlockingThread
 from dexray.journal import open_journal
 from dexray.journal.database import Prepared
 from dexray.testing import InProcessEngine
-from tests.benchmarks.recovery.flows import BACKOFF, HELD_HERE, MESSAGE, PARENT, REGISTRY, nudge
+from tests.benchmarks.recovery.flows import BACKOFF, BACKOFF_SECONDS, HELD_HERE, MESSAGE, PARENT, REGISTRY, nudge
 
 SLOTS = 8
 TIMER_SECONDS = 5.0
@@ -46,7 +46,7 @@ async def fill(database: str, gate: str, count: int) -> None:
     seconds = TIMER_SECONDS + count // 500
     await asyncio.gather(*(begin(MESSAGE, f"message-{number}", None) for number in range(each)))
     await asyncio.gather(*(begin(PARENT, f"parent-{number}", seconds) for number in range(each)))
-    await asyncio.gather(*(begin(BACKOFF, f"backoff-{number}", None) for number in range(each)))
+    await asyncio.gather(*(begin(BACKOFF, f"backoff-{number}", BACKOFF_SECONDS) for number in range(each)))
     while engine.host.load_report().attempts:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
     await asyncio.gather(*(begin(HELD_HERE, f"held-{number}", gate) for number in range(count - 4 * each)))

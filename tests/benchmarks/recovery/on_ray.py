@@ -21,7 +21,7 @@ import dexray
 from dex import AsyncClient
 from dexray.journal.interface import JournalUnavailable
 from dexray.journal.sql import SqlJournal
-from tests.benchmarks.recovery.flows import BACKOFF, HELD, MESSAGE, PARENT, REGISTRY, nudge
+from tests.benchmarks.recovery.flows import BACKOFF, BACKOFF_SECONDS, HELD, MESSAGE, PARENT, REGISTRY, nudge
 
 LOOK = 0.1  # seconds
 LONGEST = 900.0
@@ -90,7 +90,7 @@ async def _fill(client: AsyncClient, book: Book, gate: str, count: int) -> None:
     seconds = 30.0 + count // 100
     await asyncio.gather(*(begin(MESSAGE, f"message-{number}", None) for number in range(each)))
     await asyncio.gather(*(begin(PARENT, f"parent-{number}", seconds) for number in range(each)))
-    await asyncio.gather(*(begin(BACKOFF, f"backoff-{number}", None) for number in range(each)))
+    await asyncio.gather(*(begin(BACKOFF, f"backoff-{number}", BACKOFF_SECONDS) for number in range(each)))
     # Each has had its first attempt: those that wait for time or a message are known to, the last parent has its child.
     await book.until(
         f"(flow_type = 'MessageFlow' AND next_wake = 0) OR (flow_id = 'parent-{each - 1}' AND NOT EXISTS "
