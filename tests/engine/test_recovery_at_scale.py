@@ -17,7 +17,9 @@ import msgspec
 import pytest
 
 from dex.wire.specs import RetrySpec
-from dexray.engine import HostSettings, loading
+from dexray.engine import HostSettings, NotMine, loading
+from dexray.journal import open_journal
+from dexray.journal.interface import Append, NewRun, Outcome
 from dexray.protocol.attempts import ConditionSpec, WaitForSucceeded
 from dexray.protocol.subflows import SubFlowSpec
 from dexray.stores import StoreTable
@@ -235,3 +237,29 @@ def with_a_spoiled_run(rig: Rig, run_id: str) -> Machine:
 
     machine.journal.inner.load_all = spoiled
     return machine
+
+
+@virtual
+async def test_a_run_that_was_replaced_while_it_was_loaded_is_not_taken_for_the_current_one(rig: Rig) -> None:
+    rig.script = by_step(Work=done(graceful_complete()))
+    first = await rig.host(WORK)
+    old = await first.start("f", "Work")
+    await first.end()
+    second = await rig.host(WORK)
+    await second.host.recovered()
+    look = second.journal.inner.current_runs
+
+    def then_replaced(flow_ids: Sequence[str]) -> Any:
+        rows = look(flow_ids)
+        second.journal.inner.current_runs = look
+        other = open_journal(rig.path)
+        new = NewRun("f", "Work", "another", "q", rig.clock.now(), replaces=old)
+        outcomes = other.append([Append("new", 1, 1, rig.clock.now(), b"", new_run=new)])
+        other.close()
+        assert outcomes == [Outcome.DURABLE]
+        return rows
+
+    second.journal.inner.current_runs = then_replaced
+    elsewhere = await give_up(second.describe("f"))
+    assert isinstance(elsewhere, NotMine)
+    assert elsewhere.owner == "another"

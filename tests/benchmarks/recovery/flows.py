@@ -1,4 +1,4 @@
-"""Flows that stand in every phase when their owner is killed. Those that run do so until a file, their gate, is made."""
+"""Flows that stand in every phase when their owner is killed. Those that run do so until their gate is opened."""
 
 from __future__ import annotations
 
