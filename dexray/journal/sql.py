@@ -62,6 +62,7 @@ class SqlJournal(Journal):
         self._database = database
         self._outside = OutsideBlobs(database, store)
         self._appender = Appender(database)
+        self._current_runs = select(*rows.RUN_COLUMNS).where(database.among(runs.c.flow_id), runs.c.is_current)
         self._loaded_runs = select(*rows.RUN_COLUMNS).where(database.among(runs.c.run_id))
         newest = select(checkpoints.c.run_id, checkpoints.c.seq, checkpoints.c.body)
         self._loaded_checkpoints = newest.where(database.among(checkpoints.c.run_id))
@@ -186,9 +187,8 @@ class SqlJournal(Journal):
         return self._run(and_(runs.c.flow_id == flow_id, runs.c.is_current))
 
     def current_runs(self, flow_ids: Iterable[str]) -> list[RunRow]:
-        page = select(*rows.RUN_COLUMNS).where(self._database.among(runs.c.flow_id), runs.c.is_current)
-        ids = self._database.ids(flow_ids)
-        found = self._database.read(lambda connection: connection.execute(page, {"ids": ids}).all(), single=True)
+        ids = {"ids": self._database.ids(flow_ids)}
+        found = self._database.read(lambda connection: connection.execute(self._current_runs, ids).all(), single=True)
         return [rows.run_row(row) for row in found]
 
     def find_run(self, run_id: str) -> RunRow | None:
