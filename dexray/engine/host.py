@@ -332,8 +332,13 @@ class FlowHost:
 
     def _run_ahead(self, live: LiveFlow, pending: Pending) -> None:
         """Only ASYNC completions brought this record about: ASYNC attempts in it need not wait for it. Those with large
-        values do: the values may be in records that are still on their way."""
-        ahead = [task for task, durability in pending.tasks if durability == ASYNC and not references(task)]
+        values do: the values may be in records that are still on their way. So do detached ones: they would outlive an
+        owner whose record is refused, and stand in the way of the attempt that the journal knows."""
+        ahead = [
+            task
+            for task, durability in pending.tasks
+            if durability == ASYNC and not task.detached and not references(task)
+        ]
         if ahead:
             pending.tasks = [entry for entry in pending.tasks if not any(entry[0] is task for task in ahead)]
             for task in ahead:

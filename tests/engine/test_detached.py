@@ -11,8 +11,8 @@ from dex.wire.specs import MethodSpec
 from dexray.engine.live import Lost
 from dexray.protocol.attempts import DecisionSpec
 from tests.engine.faulty import AFTER
-from tests.engine.rig import Machine, Rig, done, settle, virtual
-from tests.machine.build import flow, step
+from tests.engine.rig import Machine, Rig, by_step, done, settle, virtual
+from tests.machine.build import flow, go_to, step
 
 DETACHED = flow(step("Train", MethodSpec(detached=True, heartbeat_timeout=600.0)))
 PLAIN = flow(step("Train"))
@@ -168,3 +168,20 @@ async def test_one_that_came_too_late_is_let_go(rig: Rig) -> None:
     await settle()
     assert set(one.port.settled_keys) == {key}
     assert not await one.host.is_wanted(key)
+
+
+@virtual
+async def test_it_does_not_run_ahead_of_its_record(rig: Rig) -> None:
+    """It would outlive an owner whose record is refused, and stand in the way of the attempt that the journal knows."""
+    soon = MethodSpec(durability="ASYNC")
+    train = MethodSpec(durability="ASYNC", detached=True)
+    rig.script = by_step(A=done(go_to("B")), B=done(go_to("Train")))
+    one = await rig.host(flow(step("A", soon), step("B", soon), step("Train", train)))
+    one.port.seconds = 0.001
+    await one.start("f")
+    one.lane.hold()
+    await asyncio.sleep(1)
+    assert [task.step_type for task in one.port.ran] == ["A", "B"]
+    one.lane.free()
+    await settle()
+    assert [task.step_type for task in one.port.ran] == ["A", "B", "Train"]

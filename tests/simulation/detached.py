@@ -49,6 +49,7 @@ class Actors:
         """Makes the Actor of an attempt, with its fate."""
         schedule = self._schedule
         weather, dice, fate = schedule.weather, schedule.dice, schedule.world.fate
+        schedule.auditor.require(task.key not in self._there, "two at once", task.key)
         actor = self._there[task.key] = Actor(token, task, life, handle)
         schedule.faults["detached"] += 1
         delay = dice.pick(schedule.plan.delays) if dice.chance(0.5) else dice.pick((3.0, 20.0, 60.0))
@@ -78,7 +79,8 @@ class Actors:
     def settled(self, key: AttemptKey) -> None:
         actor = self._there.get(key)
         if actor is not None:
-            self._schedule.auditor.settled_attempt(key)
+            if not isinstance(actor.result, AttemptReturned):  # it may be handed out again under the same key
+                self._schedule.auditor.settled_attempt(key)
             actor.is_settled = True
             if actor.result is not None:
                 self._end(actor)

@@ -541,6 +541,20 @@ def _() -> list[Patch]:
     return [(host.FlowHost, "_let_go", lambda self, flow, key: self._hand_outs.settled([key]))]
 
 
+@mutant("host", "a detached attempt runs ahead of its record", "handed out too early", "two at once")
+def _() -> list[Patch]:
+    real = host.FlowHost._run_ahead
+
+    def run_ahead(self: Any, flow: Any, pending: Any) -> None:
+        detached = [entry for entry in pending.tasks if entry[0].detached and entry[1] == "ASYNC"]
+        pending.tasks = [entry for entry in pending.tasks if all(entry is not one for one in detached)]
+        for task, _ in detached:
+            self._hand_outs.run(flow, task)
+        real(self, flow, pending)
+
+    return [(host.FlowHost, "_run_ahead", run_ahead)]
+
+
 @mutant("host", "no detached attempt is wanted", "settled too early", "detached")
 def _() -> list[Patch]:
     async def is_wanted(self: Any, key: Any) -> bool:
