@@ -174,10 +174,10 @@ FULL_CLOSE = Story(
     stop=True,
 )
 FULL_RETRY = Story(
-    flow(step("A", method(retry=short(3)), route="B"), step("B", method(retry=short(2)), wait_for=True), step("C")),
+    flow(step("A", method(retry=short(2)), route="B"), step("B", method(retry=short(2)), wait_for=True), step("C")),
     {
         ("A", "execute"): (FAIL, execute(go_to("C"))),
-        ("B", "wait_for"): (wait(until(one("a"))), FAIL),
+        ("B", "wait_for"): (wait(until(one("a"))),),
         ("B", "execute"): (execute(graceful_complete()), FAIL),
         ("C", "execute"): (execute(graceful_complete()),),
     },
