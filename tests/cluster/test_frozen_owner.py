@@ -68,7 +68,7 @@ def test_a_thawed_owner_commits_nothing_hands_out_nothing_and_lets_go(engines: E
 
 def test_an_owner_that_stays_frozen_is_started_again_and_its_flows_go_on(engines: Engines, tmp_path: Path) -> None:
     flow = KillFlow()
-    client = engines.connect(Registry([flow]), flow_actors=2, max_flow_actors=2, frozen_seconds=3, request_timeout=120)
+    client = engines.connect(Registry([flow]), flow_actors=2, max_flow_actors=2, frozen_seconds=6, request_timeout=120)
     effects = tmp_path / "effects"
     effects.mkdir()
     flow_ids = [f"flow-{number}" for number in range(FLOWS)]
