@@ -96,8 +96,11 @@ def test_the_demo_ends_with_its_records_and_leaves_no_process(run: Callable[...,
     assert command.left_behind() == []
 
 
-@pytest.mark.parametrize("moment", ["while Ray starts", "while the Flow runs"])
-@pytest.mark.parametrize("to_all", [True, False], ids=["as a terminal sends it", "to the command alone"])
+@pytest.mark.parametrize(
+    ("to_all", "moment"),
+    [(False, "while Ray starts"), (True, "while the Flow runs")],
+    ids=["to the command alone, while Ray starts", "as a terminal sends it, while the Flow runs"],
+)
 def test_ctrl_c_exits_with_130_and_leaves_no_process(run: Callable[..., Command], moment: str, to_all: bool) -> None:
     command = run("demo")
     assert "Starting an engine" in command.line()

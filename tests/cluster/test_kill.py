@@ -28,7 +28,7 @@ from dexray.cluster.protocol import DIRECTORY, ActorLoad, flow_actor_name
 from tests.cluster.kill_flows import STEPS, Job, KillFlow, token
 from tests.cluster.nodes import until
 
-FLOWS = 200
+FLOWS = 100
 NAMESPACE = "kill-tests"
 VICTIM = "victim"
 ALLOWED = {"STARTED_ATTEMPT_INTERRUPTED", "WORKER_CRASHED"}
