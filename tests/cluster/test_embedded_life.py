@@ -101,12 +101,13 @@ class TestCtrlC:
         assert notebook.run("ray.is_initialized()") is False
         assert notebook.stderr == ""
 
-    def test_a_call_that_is_interrupted_leaves_the_client_as_it_was(self, notebook: Notebook) -> None:
+    def test_a_call_that_is_interrupted_leaves_the_client_as_it_was(self, notebook: Notebook, tmp_path: Path) -> None:
         notebook.run("client = dexray.connect(registry)")
         notebook.run("client.start_flow(slow, 'slow', Work(60.0))")
-        notebook.begin("client.wait_for_flow('slow')")
-        wait_until(lambda: notebook.process.poll() is None)
-        time.sleep(0.2)  # into the call; a moment too early would interrupt the reading of the cell, which goes on
+        begun = tmp_path / "begun"  # before that, it would be the reading of the cell that is interrupted
+        notebook.begin(f"open({str(begun)!r}, 'w').close()\nclient.wait_for_flow('slow')")
+        wait_until(begun.exists)
+        time.sleep(0.2)  # into the call
         notebook.ctrl_c()
         with pytest.raises(CellFailed, match="KeyboardInterrupt"):
             notebook.result()
