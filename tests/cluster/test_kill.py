@@ -28,7 +28,7 @@ from dexray.cluster.protocol import DIRECTORY, ActorLoad, flow_actor_name
 from tests.cluster.kill_flows import STEPS, Job, KillFlow, token
 from tests.cluster.nodes import until
 
-FLOWS = 100
+FLOWS = 200
 NAMESPACE = "kill-tests"
 VICTIM = "victim"
 ALLOWED = {"STARTED_ATTEMPT_INTERRUPTED", "WORKER_CRASHED"}
@@ -167,16 +167,14 @@ def test_flows_survive_the_end_of_the_whole_session_and_its_driver(
         stdin=subprocess.PIPE,
         text=True,
     )
+    assert driver.stdout is not None
     try:
-        acknowledged: list[str] = []
-        assert driver.stdout is not None
-        for line in driver.stdout:
-            acknowledged.append(line.strip())
-            if len(acknowledged) > FLOWS and count_lines(effects) > FLOWS // 4:
-                break
+        acknowledged = [driver.stdout.readline() for _ in range(FLOWS)]
+        until(lambda: count_lines(effects) > FLOWS // 4, "the Steps do not run")
     finally:
         kill_tree(driver.pid)
         driver.wait()
+    acknowledged += driver.stdout.readlines()
     started = [line.split()[1] for line in acknowledged if line.startswith("started")]
     published = {line.split()[1] for line in acknowledged if line.startswith("published")}
     assert len(started) > FLOWS // 4
