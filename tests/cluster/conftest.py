@@ -38,6 +38,7 @@ def ray_cluster() -> Iterator[Any]:
     import ray
 
     ray.init(
+        "local",  # and not one that a test beside this one has started on the machine
         num_cpus=2,
         include_dashboard=False,
         namespace="dexray-tests",
