@@ -13,10 +13,12 @@ from tests.cluster.notebook import Program
 
 CLUSTER = """
 import sys
+from unittest import mock
 from ray.cluster_utils import Cluster
 
 head = {"num_cpus": 1, "include_dashboard": False, "include_log_monitor": False}
-cluster = Cluster(initialize_head=True, head_node_args=head)
+with mock.patch("ray._private.utils.write_ray_address"):  # not noted as the cluster of this machine
+    cluster = Cluster(initialize_head=True, head_node_args=head)
 print("at", cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
