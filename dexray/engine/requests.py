@@ -111,20 +111,7 @@ async def within(future: asyncio.Future[Any], seconds: float) -> bool:
     """Waits for a future, on the loop's own time: a clock that is set makes no call longer. False when the time is over
     first; the future is left alone."""
     if not future.done():
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-
-        def wake(_: object = None) -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        timer = loop.call_later(seconds, wake)
-        future.add_done_callback(wake)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            future.remove_done_callback(wake)
+        await asyncio.wait({future}, timeout=seconds)
     return future.done()
 
 
