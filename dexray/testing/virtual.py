@@ -19,7 +19,7 @@ EPOCH = 1_700_000_000.0  # when virtual time begins
 IO_PATIENCE = 0.02  # real seconds in which a peer may answer on a socket, each time that nothing else can happen
 
 
-class _JumpingSelector(selectors.SelectSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     """Never waits: what it was asked to wait for becomes a jump of the clock, or `at_rest` is called where that is set.
 
     What happens outside of the loop takes real time: while calls are out in threads, time passes as it does.
