@@ -145,6 +145,7 @@ class InProcessWorld(World):
         self.clock = VirtualClock()
         self.engine: InProcessEngine | None = None
         self._journal_path = folder / "flows.db"
+        self._journals: list[Journal] = []
         self.blob_store = ""
         self.store_file = folder / "main.db"
         self._settings: HostSettings | None = None
@@ -152,6 +153,7 @@ class InProcessWorld(World):
 
     def journal(self) -> Journal:
         journal = open_journal(self._journal_path, blob_store=self.blob_store)
+        self._journals.append(journal)
         journal.migrate()
         return journal
 
@@ -182,6 +184,8 @@ class InProcessWorld(World):
         if self.engine is not None:
             await super().close()
             await self.engine.crash()
+        for journal in self._journals:
+            journal.close()
 
 
 class RayWorld(World):

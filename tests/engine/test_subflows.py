@@ -119,7 +119,9 @@ class Pair:
         await engine.start()
 
     async def crash(self, name: str) -> None:
-        await self.engines.pop(name).crash()
+        engine = self.engines.pop(name)
+        await engine.crash()
+        engine.host.journal.close()
 
     async def call(self, request: Request[AnswerT]) -> AnswerT:
         self.calls.append(f"{request.operation} {request.flow_id}")
@@ -287,6 +289,7 @@ def test_a_child_in_the_memory_of_the_same_owner_is_listened_to_without_a_poll(t
         assert polls.count("start_flow") == 7
         assert "wait_for_flow" not in polls
         await engine.crash()
+        journal.close()
 
     run_virtual(test())
 
