@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ASK_EVERY = 50.0
 UNATTENDED = 3600.0
+RETURNED = 60.0  # seconds until one that could not run ends by itself
 
 
 class Actor:
@@ -49,7 +50,13 @@ class Actors:
         """Makes the Actor of an attempt, with its fate."""
         schedule = self._schedule
         weather, dice, fate = schedule.weather, schedule.dice, schedule.world.fate
-        schedule.auditor.require(task.key not in self._there, "two at once", task.key)
+        there = self._there.get(task.key)
+        if there is not None and isinstance(there.result, AttemptReturned):
+            # It did not run and is about to end; until then its name is taken, and Ray refuses another one.
+            refused = AttemptReturned(reason="its name is taken")
+            life.process.call_later(schedule.latency(), life.port.finish, handle, refused)
+            return
+        schedule.auditor.require(there is None, "two at once", task.key)
         actor = self._there[task.key] = Actor(token, task, life, handle)
         schedule.faults["detached"] += 1
         delay = dice.pick(schedule.plan.delays) if dice.chance(0.5) else dice.pick((3.0, 20.0, 60.0))
@@ -114,6 +121,8 @@ class Actors:
         if not self._is_there(actor) or actor.result is not None:
             return
         actor.result = result
+        if isinstance(result, AttemptReturned):
+            self._schedule.world.fate.call_later(RETURNED, self._end, actor)
         self._schedule.world.say("", f"detached #{actor.token} is over: {type(result).__name__}")
         for life, handle in actor.listeners:
             life.process.call_later(self._schedule.latency(), life.port.finish, handle, result)
