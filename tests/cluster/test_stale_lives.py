@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from dexray.journal import Journal, JournalUnavailable, open_journal
@@ -41,6 +42,7 @@ class Owner(Program):
     def __init__(self, database: str, folder: Path) -> None:
         super().__init__(["-m", "tests.cluster.owner_process", database], folder)
         self.folder = folder
+        self.database = database
         assert self.line() == "ready"
 
     def ask(self, request: str) -> str:
@@ -48,20 +50,29 @@ class Owner(Program):
         return self.line()
 
     def freeze(self, journal: Journal) -> None:
-        """Outside of a commit: on SQLite, one that is frozen in the middle of it keeps the others waiting."""
+        """Outside of a commit: one that is frozen in the middle of it keeps the others waiting, for more than a minute
+        on a server that is still to hear the rest of it."""
         while True:
             os.kill(self.process.pid, signal.SIGSTOP)
-            try:
-                journal.claim([], "nobody")
-            except JournalUnavailable:
-                os.kill(self.process.pid, signal.SIGCONT)
-                time.sleep(0.02)
-            else:
+            if nobody_writes(self.database, journal):
                 return
+            os.kill(self.process.pid, signal.SIGCONT)
+            time.sleep(0.02)
 
     def release(self) -> None:
         """Lets its attempts end."""
         released_by(str(self.folder), self.process.pid).touch()
+
+
+def nobody_writes(database: str, journal: Journal) -> bool:
+    try:
+        journal.claim([], "nobody")
+        if not database.startswith("sqlite"):
+            with psycopg.connect(database.replace("+psycopg", "")) as connection:
+                connection.execute("SELECT 1 FROM runs FOR UPDATE NOWAIT")
+    except (JournalUnavailable, psycopg.errors.LockNotAvailable):
+        return False
+    return True
 
 
 def lines_of(folder: Path) -> list[tuple[str, int, int]]:
